@@ -1,0 +1,41 @@
+# Everything a newcomer needs: `make demo` and `make test`. Each sets up .venv the first time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint format bench clean
+
+demo: $(VENV)/ready
+	$(BIN)/fedprox demo
+
+test: $(VENV)/ready-dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/ready-dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]'
+	$(BIN)/python -m benchmarks.speed
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "fedprox needs Python 3.11 or newer; set PYTHON=/path/to/python3.11 (found: $$($(PYTHON) --version))"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/ready: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/ready-dev: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@ $(VENV)/ready

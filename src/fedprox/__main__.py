@@ -1,0 +1,5 @@
+"""`python -m fedprox`: the command line."""
+
+from fedprox.cli import main
+
+main()

@@ -1,0 +1,79 @@
+"""Work is counted in mini-batch steps.
+
+One epoch over n_k samples with batch size b is ceil(n_k / b) steps; the last batch of an epoch may be short and is
+averaged over its own size. Every epoch visits the samples in a fresh order. Batch size 0 stands for the whole local
+data set, one step per epoch.
+
+The order of epoch e is the ranking of n_k random words drawn for (seed, round, device): the words are sorted with
+their positions packed into the low bits. It depends on nothing else, so a device with a smaller budget walks the
+same path and only stops earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.randomness import Purpose, bits
+
+__all__ = ["minibatches", "steps_per_epoch"]
+
+_POSITION = np.uint64(2**32 - 1)
+
+
+def steps_per_epoch(samples: NDArray[np.int64] | int, batch_size: int) -> NDArray[np.int64] | int:
+    """Return ceil(n_k / b), for one device or for many.
+
+    >>> steps_per_epoch(25, 10), steps_per_epoch(25, 0)
+    (3, 1)
+    """
+    if batch_size == 0:
+        return samples * 0 + 1
+    return -(-samples // batch_size)
+
+
+def minibatches(
+    samples: int, batch_size: int, steps: int, *, seed: int, round: int, device: int, piece: int
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], int]]:
+    """Yield the mini-batches of a device's first `steps` steps in pieces of at most `piece` steps.
+
+    Each item is (rows, counts, taken): rows (piece, batch_size), the samples of each batch numbered from 0; counts
+    (piece,), how many of them are real, since a short batch is filled up with row 0; and how many steps of the piece
+    are to be taken. A piece ends with an epoch wherever an epoch fits.
+    """
+    per_epoch = int(steps_per_epoch(samples, batch_size))
+    sizes = np.full(per_epoch, batch_size, np.int32)
+    sizes[-1] = samples - (per_epoch - 1) * batch_size
+    at_once = max(1, piece // per_epoch)  # epochs
+    stream = bits(seed, Purpose.ORDER, round, device)
+    while steps > 0:
+        epochs = min(at_once, -(-steps // per_epoch))
+        rows = np.zeros((max(piece, per_epoch), batch_size), np.int32)
+        rows[: epochs * per_epoch].reshape(epochs, -1)[:, :samples] = _orders(stream, epochs, samples)
+        counts = np.zeros(len(rows), np.int32)
+        counts[: epochs * per_epoch].reshape(epochs, per_epoch)[:] = sizes
+        drawn = min(epochs * per_epoch, steps)
+        steps -= drawn
+        for begin in range(0, drawn, piece):
+            yield *_filled(rows[begin : begin + piece], counts[begin : begin + piece], piece), min(drawn - begin, piece)
+
+
+def _filled(
+    rows: NDArray[np.int32], counts: NDArray[np.int32], piece: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the arrays filled up to `piece` steps, so that every call of a compiled loop has one shape."""
+    missing = piece - len(rows)
+    if missing == 0:
+        return rows, counts
+    return np.pad(rows, ((0, missing), (0, 0))), np.pad(counts, (0, missing))
+
+
+def _orders(stream: np.random.Philox, epochs: int, samples: int) -> NDArray[np.int32]:
+    """Return (epochs, samples): a permutation of the samples in each row."""
+    random: NDArray[np.uint64] = stream.random_raw(epochs * samples).reshape(epochs, samples)
+    random &= ~_POSITION
+    random |= np.arange(samples, dtype=np.uint64)
+    random.sort(axis=1)
+    return random.astype(np.uint32).view(np.int32)  # the low half of each word

@@ -1,0 +1,13 @@
+"""The command line: one file per command, all on one application."""
+
+from __future__ import annotations
+
+from fedprox.cli import compare, run
+from fedprox.cli.app import app
+
+__all__ = ["app", "compare", "main", "run"]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

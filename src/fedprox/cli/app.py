@@ -1,0 +1,109 @@
+"""The command line's application, and what its commands share.
+
+Only Typer is imported here; what a command needs is imported when it runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedprox import __version__
+from fedprox.errors import FedProxError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "ConfigName",
+    "Json",
+    "Overrides",
+    "answers_errors",
+    "app",
+    "error_console",
+    "next_folder",
+    "output_console",
+    "say_json",
+]
+
+app = typer.Typer(
+    name="fedprox",
+    help="Federated optimisation in heterogeneous networks.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help="A .toml file, or a recipe such as synthetic-1-1.")]
+Overrides = Annotated[
+    list[str], typer.Option("-s", "--set", metavar="KEY=VALUE", help="Change a setting, e.g. method.mu=0.1.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+
+
+def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Print a user's error as one sentence and exit with its code."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except FedProxError as error:
+            typer.echo(f"fedprox: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            typer.echo("fedprox: interrupted", err=True)
+            raise typer.Exit(130) from None
+
+    return wrapped
+
+
+def next_folder(name: str) -> Path:
+    """Return runs/NAME-1, or the first number that is free."""
+    number = 1
+    while (folder := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+def say_json(record: dict[str, Any]) -> None:
+    """Print a record as one line of JSON."""
+    from fedprox.files import json_line
+
+    typer.echo(json_line(record), nl=False)
+
+
+def error_console() -> Console:
+    """Return the console for progress: standard error, so that results can be piped."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def output_console() -> Console:
+    """Return the console for results."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+    return Console(width=width)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"fedprox {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

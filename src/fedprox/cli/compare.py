@@ -1,0 +1,104 @@
+"""`fedprox compare` and `fedprox demo`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedprox.cli.app import (
+    ConfigName,
+    Json,
+    Overrides,
+    answers_errors,
+    app,
+    error_console,
+    next_folder,
+    output_console,
+    say_json,
+)
+
+if TYPE_CHECKING:
+    from fedprox.compare import Comparison
+
+__all__ = ["compare", "demo"]
+
+
+@app.command()
+@answers_errors
+def compare(
+    config: ConfigName,
+    method: Annotated[
+        list[str],
+        typer.Option("-m", "--method", metavar="NAME[:KEY=VALUE,…]", help="What to compare; repeat it."),
+    ] = ["fedavg", "fedprox:mu=0", "fedprox:mu=1"],  # noqa: B006 - as above
+    set_: Overrides = [],  # noqa: B006 - as above
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, starting at the config's.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="The folder for runs, table and picture.")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Run several methods on the same draws and show the difference.
+
+    Example: fedprox compare synthetic-1-1 -m fedavg -m fedprox:mu=1 -s devices.stragglers=0.9 --seeds 5
+    """
+    from fedprox.config import with_overrides
+    from fedprox.recipes import settings_of
+
+    settings = with_overrides(settings_of(config), set_)
+    folder = out or next_folder(f"compare-{Path(config).stem}")
+    _compare(settings, method, seeds, folder, workers, as_json, title=config)
+
+
+@app.command()
+@answers_errors
+def demo(
+    out: Annotated[Path | None, typer.Option(help="The folder for runs, table and picture.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 200,
+    as_json: Json = False,
+) -> None:
+    """See FedAvg and FedProx differ on Synthetic(1,1) with 90% stragglers.
+
+    Example: fedprox demo
+    """
+    from fedprox.config import with_overrides
+    from fedprox.recipes import settings_of
+
+    settings = with_overrides(settings_of("synthetic-1-1"), ["devices.stragglers=0.9", f"rounds={rounds}"])
+    methods = ["fedavg", "fedprox:mu=0", "fedprox:mu=1"]
+    folder = out or next_folder("demo")
+    _compare(settings, methods, 1, folder, 0, as_json, title="Synthetic(1,1), 90% stragglers")
+
+
+def _compare(
+    settings: dict[str, Any], methods: list[str], seeds: int, folder: Path, workers: int, as_json: bool, title: str
+) -> None:
+    from fedprox.compare import compare
+    from fedprox.display import RunBars
+    from fedprox.scheduler import Event
+
+    with RunBars(error_console()) as bars:
+
+        def show(event: Event) -> None:
+            name = f"{event.job.name}, seed {event.job.config.seed}" if seeds > 1 else event.job.name
+            bars.show(name, event.round, event.job.config.rounds, event.metrics)
+
+        comparison = compare(settings, methods, seeds=seeds, out=folder, workers=workers, on_event=show)
+    picture = _draw(comparison, folder, title)
+    table = comparison.table()
+    (folder / "table.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        say_json({"out": str(folder), "picture": str(picture), "table": table})
+        return
+    from fedprox.display import comparison_table
+
+    output_console().print(comparison_table(table))
+    typer.echo(f"\n{comparison.verdict()}\npicture: {picture}\nrun folders: {folder}")
+
+
+def _draw(comparison: Comparison, folder: Path, title: str) -> Path:
+    from fedprox.plot import curves, save
+
+    return save(curves(comparison.histories, title), folder / "comparison.png")

@@ -1,0 +1,53 @@
+"""`fedprox run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedprox.cli.app import ConfigName, Json, Overrides, answers_errors, app, error_console, next_folder, say_json
+
+__all__ = ["run"]
+
+
+@app.command()
+@answers_errors
+def run(
+    config: ConfigName,
+    set_: Overrides = [],  # noqa: B006 - Typer reads the default and never changes it
+    out: Annotated[Path | None, typer.Option(help="The run folder; by default a new one in runs/.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train one federated model and write its run folder.
+
+    Example: fedprox run synthetic-1-1 -s method.mu=1 -s devices.stragglers=0.9
+    """
+    import signal
+
+    from fedprox.config import Config, with_overrides
+    from fedprox.display import RunBars, summary_lines
+    from fedprox.errors import ConfigError
+    from fedprox.recipes import settings_of
+    from fedprox.signals import StopOnSignal
+
+    if resume and out is None:
+        raise ConfigError("`--out` must be given with --resume: the run folder to continue")
+    settled = Config.from_dict(with_overrides(settings_of(config), set_))
+    folder = out or next_folder(Path(config).stem)
+    from fedprox.training import Progress, train  # after the checks: this imports JAX
+
+    with RunBars(error_console()) as bars, StopOnSignal(signal.SIGINT, signal.SIGTERM) as stop:
+
+        def show(progress: Progress) -> None:
+            bars.show(settled.method.name, progress.round, progress.rounds, progress.metrics)
+
+        result = train(settled, out=folder, resume=resume, callbacks=[show, stop])
+    if as_json:
+        say_json({"out": str(folder), "summary": result.summary})
+    else:
+        for text in (*summary_lines(result.summary), f"run folder: {folder}"):
+            typer.echo(text)
+    raise typer.Exit(stop.exit_code)

@@ -1,0 +1,93 @@
+"""What a person sees in the terminal: progress while it runs, a table at the end.
+
+Progress is drawn only on a terminal; elsewhere, in a pipe or a log file, nothing moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+__all__ = ["RunBars", "comparison_table", "summary_lines"]
+
+
+class RunBars:
+    """Progress bars, one per run: round, loss, accuracy and time left."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[values]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> RunBars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def show(self, name: str, round: int, rounds: int, metrics: Mapping[str, Any] | None) -> None:
+        """Move the bar of run `name`."""
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=rounds, values="")
+        update: dict[str, Any] = {"completed": round}
+        if metrics is not None:
+            update["values"] = f"loss {_number(metrics['train_loss'], '.4f')}  acc {_percent(metrics['test_accuracy'])}"
+        self._progress.update(self._tasks[name], **update)
+
+
+def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the rows of a comparison as a table."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("method")
+    for heading in ("train loss", "train acc", "test acc", "diverged"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            row["method"],
+            _number(row["train_loss"], ".4f") + _deviation(row["train_loss_deviation"], ".4f", 1),
+            _percent(row["train_accuracy"]) + _deviation(row["train_accuracy_deviation"], ".1f", 100),
+            _percent(row["test_accuracy"]) + _deviation(row["test_accuracy_deviation"], ".1f", 100),
+            f"{row['diverged']} of {row['seeds']}" if row["diverged"] else "no",
+        )
+    return table
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return the outcome of one run in words."""
+    result = summary["result"]
+    lines = [
+        f"{summary['ended']} after {summary['rounds']} rounds, {summary['seconds']:.1f} s: "
+        f"train loss {_number(result['train_loss'], '.4f')}, train accuracy {_percent(result['train_accuracy'])}, "
+        f"test accuracy {_percent(result['test_accuracy'])}"
+    ]
+    if summary["diverged_round"] is not None:
+        lines.append(f"diverged at round {summary['diverged_round']}")
+    if summary["not_finite_since"] is not None:
+        lines.append(f"the loss is not a finite number since round {summary['not_finite_since']} (null in the records)")
+    if summary["converged_round"] is not None:
+        lines.append(f"converged at round {summary['converged_round']}")
+    return lines
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def _deviation(value: float | None, form: str, factor: float) -> str:
+    return "" if value is None else f" ± {format(factor * value, form)}"

@@ -1,0 +1,50 @@
+"""What goes wrong, in words a person can act on.
+
+Every error a user can cause is a `FedProxError` whose message is one sentence that names the field or file, the
+rule, and the value. The command line prints that sentence alone and exits with the error's `exit_code`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["ConfigError", "DataError", "FedProxError", "RunError", "RunFolderError", "nearest"]
+
+
+class FedProxError(Exception):
+    """Base of all errors that are answered with a sentence instead of a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(FedProxError):
+    """A setting that breaks a rule."""
+
+    exit_code = 2
+
+
+class DataError(FedProxError):
+    """A data file that is missing, broken or does not fit the model."""
+
+    exit_code = 2
+
+
+class RunFolderError(FedProxError):
+    """A run folder that cannot be written, read or continued."""
+
+    exit_code = 2
+
+
+class RunError(FedProxError):
+    """A run that failed while it was under way."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean `x`?" for the closest known name, or nothing.
+
+    >>> nearest("methd", ["method", "solver"])
+    '; did you mean `method`?'
+    """
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean `{close[0]}`?" if close else ""

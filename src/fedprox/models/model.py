@@ -1,0 +1,53 @@
+"""What a model is: pure functions of its parameters.
+
+The loss is given per example, so that one definition serves mini-batches, whole devices and weighted means. A model
+may bring its own gradient where that is faster than automatic differentiation; it must be the gradient of the same
+loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedprox.trees import Tree
+
+__all__ = ["Model", "mean_gradient"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as pure functions; `params` is any pytree of arrays.
+
+    Attributes:
+      name: what it is called in configs and records.
+      init: `init(key) -> params` from a JAX random key.
+      loss: `loss(params, x, y) -> losses`, one per example.
+      predict: `predict(params, x) -> labels`, one per example; compared with `y` for accuracy. For a regression,
+        where accuracy means nothing, None.
+      gradient: optionally `gradient(params, x, y, weights)`, the gradient of `sum(weights * loss)`.
+      small: whether all its matrix products are so small that a whole loop over mini-batches is best compiled into
+        one kernel (`fedprox.runtime.one_kernel`).
+    """
+
+    name: str
+    init: Callable[[jax.Array], Tree]
+    loss: Callable[[Tree, Any, Any], jax.Array]
+    predict: Callable[[Tree, Any], jax.Array] | None
+    gradient: Callable[[Tree, Any, Any, jax.Array], Tree] | None = None
+    small: bool = False
+
+
+def mean_gradient(model: Model, params: Tree, x: jax.Array, y: jax.Array, weights: jax.Array) -> Tree:
+    """Return the gradient of sum_i weights_i * loss_i over a batch."""
+    if model.gradient is not None:
+        return model.gradient(params, x, y, weights)
+
+    def objective(params: Tree) -> jax.Array:
+        return jnp.sum(weights * model.loss(params, x, y))
+
+    return jax.grad(objective)(params)

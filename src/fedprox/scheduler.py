@@ -1,0 +1,153 @@
+"""Many runs side by side, on all cores.
+
+Independent runs need no shared memory, so each core gets a process of its own (`fedprox.worker`) that takes one job
+after another and keeps its imports and compiled programs warm. Jobs and progress are lines of JSON on the process's
+pipes, results are run folders. A run that fails, or a process that dies, costs that job alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from fedprox.config import Config
+
+__all__ = ["Ended", "Event", "Job", "run_jobs"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be done: its config and its run folder."""
+
+    name: str
+    config: Config
+    out: Path
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress of a job: the round it has reached, and that round's metrics if it was measured."""
+
+    job: Job
+    round: int
+    metrics: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended: with a summary, or with the sentence that says why not."""
+
+    job: Job
+    summary: dict[str, Any] | None = None
+    error: str | None = None
+
+
+@dataclass
+class _Line:
+    """What the threads of the scheduler share."""
+
+    jobs: queue.SimpleQueue[tuple[int, Job]]
+    on_event: Callable[[Event], None]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopped: bool = False
+    ended: dict[int, Ended] = field(default_factory=dict)
+
+
+def run_jobs(
+    jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event], None] = lambda event: None
+) -> list[Ended]:
+    """Run all jobs on `workers` cores (0: all) and return how each ended, in the order given.
+
+    `on_event` is called from one thread at a time. An interrupt asks the running jobs to stop after their round.
+    """
+    cores = workers or len(os.sched_getaffinity(0))
+    processes = min(cores, len(jobs))
+    threads_each = max(1, cores // max(processes, 1))
+    line = _Line(queue.SimpleQueue(), on_event)
+    for index, job in enumerate(jobs):
+        line.jobs.put((index, _with_workers(job, threads_each)))
+    running: list[subprocess.Popen[str]] = []
+    threads = [threading.Thread(target=_serve, args=(line, running), daemon=True) for _ in range(processes)]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        with line.lock:
+            line.stopped = True
+            for process in running:
+                process.terminate()
+        for thread in threads:
+            thread.join()
+        raise
+    return [line.ended[index] for index in range(len(jobs))]
+
+
+def _with_workers(job: Job, workers: int) -> Job:
+    engine = job.config.engine.model_copy(update={"workers": workers})
+    return Job(job.name, job.config.model_copy(update={"engine": engine}), job.out)
+
+
+def _serve(line: _Line, running: list[subprocess.Popen[str]]) -> None:
+    """Keep one worker process busy until no job is left."""
+    process: subprocess.Popen[str] | None = None
+    while not line.stopped:
+        try:
+            index, job = line.jobs.get_nowait()
+        except queue.Empty:
+            break
+        if process is None or process.poll() is not None:
+            process = _start(line, running)
+        ended = _run(line, process, job) if process is not None else Ended(job, error="stopped before it began")
+        with line.lock:
+            line.ended[index] = ended
+    if process is not None:
+        _pipe(process.stdin).close()
+        process.wait()
+
+
+def _start(line: _Line, running: list[subprocess.Popen[str]]) -> subprocess.Popen[str] | None:
+    with line.lock:
+        if line.stopped:
+            return None
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedprox.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # an interrupt at the terminal reaches the scheduler alone, which passes it on
+        )
+        running.append(process)
+        return process
+
+
+def _run(line: _Line, process: subprocess.Popen[str], job: Job) -> Ended:
+    request = json.dumps({"config": job.config.to_dict(), "out": str(job.out)})
+    try:
+        _pipe(process.stdin).write(request + "\n")
+        _pipe(process.stdin).flush()
+    except BrokenPipeError:
+        return Ended(job, error=f"its process could not start (exit code {process.wait()})")
+    for text in _pipe(process.stdout):
+        answer = json.loads(text)
+        if "round" in answer:
+            with line.lock:
+                line.on_event(Event(job, answer["round"], answer["metrics"]))
+        else:
+            return Ended(job, answer.get("summary"), answer.get("error"))
+    return Ended(job, error=f"its process ended unexpectedly (exit code {process.wait()})")
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    if pipe is None:
+        raise RuntimeError("a worker process has no pipe")
+    return pipe

@@ -1,0 +1,48 @@
+"""When a run has converged or diverged, as the paper defines it (Appendix C.3.2).
+
+Converged at the first round t with |f_t - f_(t-1)| < 0.0001; diverged at the first with f_t - f_(t-10) > 1, or where
+the loss is no longer a finite number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+__all__ = ["Outcome"]
+
+_CONVERGED_BELOW = 1e-4
+_DIVERGED_ABOVE = 1.0
+_DIVERGED_WITHIN = 10
+
+
+@dataclass
+class Outcome:
+    """What the losses seen so far say.
+
+    >>> outcome = Outcome()
+    >>> for round, loss in enumerate([2.0, 1.0, float("nan"), float("nan")]):
+    ...     outcome.see(round, loss)
+    >>> outcome.converged_round, outcome.diverged_round, outcome.not_finite_since
+    (None, 2, 2)
+    """
+
+    converged_round: int | None = None
+    diverged_round: int | None = None
+    not_finite_since: int | None = None
+    _losses: dict[int, float] = field(default_factory=dict, repr=False)
+
+    def see(self, round: int, loss: float | None) -> None:
+        """Take note of the training loss of a measured round; None stands for one that is not finite."""
+        if loss is None or not math.isfinite(loss):
+            if self.not_finite_since is None:
+                self.not_finite_since = round
+            if self.diverged_round is None:
+                self.diverged_round = round
+            return
+        before, long_before = self._losses.get(round - 1), self._losses.get(round - _DIVERGED_WITHIN)
+        if self.converged_round is None and before is not None and abs(loss - before) < _CONVERGED_BELOW:
+            self.converged_round = round
+        if self.diverged_round is None and long_before is not None and loss - long_before > _DIVERGED_ABOVE:
+            self.diverged_round = round
+        self._losses[round] = loss

@@ -1,0 +1,51 @@
+"""Systems heterogeneity: how much work each chosen device does (Section 5.2).
+
+The result is arrays, never control flow: a budget in mini-batch steps for every listed device, and who is a
+straggler. Whether a straggler's partial work is kept is the method's decision.
+
+*Stragglers*: floor(s K + 1/2) of the listed devices are marked, and each marked device is given x epochs, uniform on
+{1, ..., E}; all others are given E. With E = 1 a marked device is given a uniform number of its mini-batches instead,
+at least one. So a straggler may happen to do all the work; methods that drop stragglers drop it all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.budget import steps_per_epoch
+from fedprox.randomness import Purpose, words
+from fedprox.sampling import Cohort, draw_without_replacement
+
+__all__ = ["Work", "straggler_work"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the listed devices of a round can do."""
+
+    straggler: NDArray[np.bool_]  # (listed,)
+    epochs: NDArray[np.float64]  # (listed,) given, fractional where the budget is
+    budget: NDArray[np.int64]  # (listed,) the same in mini-batch steps
+
+
+def straggler_work(
+    cohort: Cohort, *, per_round: int, share: float, epochs: int, batch_size: int, seed: int, round: int
+) -> Work:
+    """Mark stragglers among the listed devices and give every device its budget."""
+    listed = len(cohort)
+    marked = min(math.floor(share * per_round + 0.5), listed)
+    straggler = np.zeros(listed, bool)
+    straggler[draw_without_replacement(listed, words(marked, seed, Purpose.STRAGGLERS, round))] = True
+    per_epoch = np.asarray(steps_per_epoch(cohort.samples, batch_size))
+    budget = per_epoch * epochs
+    for position in np.flatnonzero(straggler):
+        word = int(words(1, seed, Purpose.EPOCHS, round, int(cohort.devices[position]))[0])
+        if epochs == 1:
+            budget[position] = 1 + word % int(per_epoch[position])
+        else:
+            budget[position] = (1 + word % epochs) * per_epoch[position]
+    return Work(straggler, budget / per_epoch, budget)

@@ -1,0 +1,105 @@
+"""Arithmetic on pytrees of NumPy arrays, and the one way in which values of devices are added up.
+
+Floating-point sums depend on their order. Here a sum over the devices of a round always runs along one binary tree
+over the position in the round's list: position i is leaf i, and a node is the sum of its two children. The result is
+the same bits however the leaves arrive and whoever adds up a whole subtree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["Tree", "TreeSum", "flatten_names", "is_finite", "scale", "squared_norm", "to_numpy", "unflatten_names"]
+
+Tree = Any  # a pytree of arrays: model parameters, gradients, states
+
+
+def to_numpy(tree: Tree) -> Tree:
+    """Return the tree with every leaf as a NumPy array (no copy where the memory can be shared)."""
+    return jax.tree.map(np.asarray, tree)
+
+
+def scale(tree: Tree, factor: float) -> Tree:
+    """Return factor * tree, in each leaf's own precision."""
+    return jax.tree.map(lambda leaf: leaf * leaf.dtype.type(factor), tree)
+
+
+def squared_norm(tree: Tree) -> float:
+    """Return ||tree||^2 over all leaves, summed in double precision."""
+    return float(sum(np.vdot(flat, flat) for leaf in jax.tree.leaves(tree) for flat in [np.ravel(leaf).astype(float)]))
+
+
+def is_finite(tree: Tree) -> bool:
+    """Return whether no entry is NaN or infinite."""
+    return all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(tree))
+
+
+class TreeSum:
+    """The sum of `count` leaves along the binary tree over positions 0..count-1.
+
+    Leaves arrive in any order; two siblings are added as soon as both are there, so that at most about log2(count)
+    partial sums are held when they arrive in order.
+
+    >>> total = TreeSum(3)
+    >>> for position, value in ((2, 4.0), (0, 1.0), (1, 2.0)):
+    ...     total.add(position, np.float64(value))
+    >>> float(total.result())
+    7.0
+    """
+
+    def __init__(self, count: int) -> None:
+        self._levels = max(count - 1, 0).bit_length()
+        self._count = count
+        self._nodes: dict[tuple[int, int], Tree] = {}
+
+    def add(self, position: int, value: Tree, level: int = 0) -> None:
+        """Put in the leaf at `position`, or with `level` the sum of the whole subtree of 2**level leaves there."""
+        node = (level, position)
+        while node[0] < self._levels:
+            sibling = (node[0], node[1] ^ 1)
+            if sibling[1] << node[0] >= self._count:  # an empty subtree beyond the last leaf
+                pass
+            elif sibling not in self._nodes:
+                break
+            else:
+                other = self._nodes.pop(sibling)
+                first, second = (value, other) if node[1] < sibling[1] else (other, value)
+                value = jax.tree.map(np.add, first, second)
+            node = (node[0] + 1, node[1] >> 1)
+        self._nodes[node] = value
+
+    def result(self) -> Tree:
+        """Return the sum; every leaf must have been added."""
+        if list(self._nodes) != [(self._levels, 0)]:
+            raise ValueError(f"the sum of {self._count} leaves is not complete: it has nodes {sorted(self._nodes)}")
+        return self._nodes[(self._levels, 0)]
+
+
+def flatten_names(tree: Tree) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the leaves by name: the path of keys, joined by dots ("layer.0.weight")."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def unflatten_names(named: dict[str, np.ndarray[Any, Any]], like: Tree) -> Tree:
+    """Return a tree of the structure of `like` with the leaves of `flatten_names`; the inverse of it.
+
+    Raises ValueError where a name is missing or left over, or a shape differs.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    names = [_name(path) for path, _ in leaves]
+    if missing := [name for name in names if name not in named]:
+        raise ValueError(f"parameter {missing[0]!r} is missing")
+    if extra := sorted(set(named) - set(names)):
+        raise ValueError(f"parameter {extra[0]!r} is not part of the model")
+    for name, (_, leaf) in zip(names, leaves, strict=True):
+        if named[name].shape != np.shape(leaf):
+            raise ValueError(f"parameter {name!r} must have shape {np.shape(leaf)}; got {named[name].shape}")
+    return jax.tree.unflatten(structure, [named[name] for name in names])
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
