@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fedprox.history import History as History
     from fedprox.models import Model as Model
     from fedprox.population import Population as Population
-    from fedprox.training import Progress as Progress
-    from fedprox.training import Result as Result
+    from fedprox.result import Progress as Progress
+    from fedprox.result import Result as Result
     from fedprox.training import train as train
 
 _HOME = {
@@ -29,8 +29,8 @@ _HOME = {
     "History": "fedprox.history",
     "Model": "fedprox.models",
     "Population": "fedprox.population",
-    "Progress": "fedprox.training",
-    "Result": "fedprox.training",
+    "Progress": "fedprox.result",
+    "Result": "fedprox.result",
     "train": "fedprox.training",
 }
 

@@ -35,18 +35,27 @@ def steps_per_epoch(samples: NDArray[np.int64] | int, batch_size: int) -> NDArra
 
 
 def minibatches(
-    samples: int, batch_size: int, steps: int, *, seed: int, round: int, device: int, piece: int
+    samples: int,
+    batch_size: int,
+    steps: int,
+    *,
+    seed: int,
+    round: int,
+    device: int,
+    piece: int,
+    epochs_at_once: int = 0,
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], int]]:
     """Yield the mini-batches of a device's first `steps` steps in pieces of at most `piece` steps.
 
     Each item is (rows, counts, taken): rows (piece, batch_size), the samples of each batch numbered from 0; counts
     (piece,), how many of them are real, since a short batch is filled up with row 0; and how many steps of the piece
-    are to be taken. A piece ends with an epoch wherever an epoch fits.
+    are to be taken. A piece ends with an epoch wherever an epoch fits, and holds as many epochs as fit, or at most
+    `epochs_at_once`.
     """
     per_epoch = int(steps_per_epoch(samples, batch_size))
     sizes = np.full(per_epoch, batch_size, np.int32)
     sizes[-1] = samples - (per_epoch - 1) * batch_size
-    at_once = max(1, piece // per_epoch)  # epochs
+    at_once = epochs_at_once or max(1, piece // per_epoch)
     stream = bits(seed, Purpose.ORDER, round, device)
     while steps > 0:
         epochs = min(at_once, -(-steps // per_epoch))

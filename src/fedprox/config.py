@@ -102,6 +102,10 @@ class SolverConfig(Section):
     learning_rate: Positive = 0.01
     batch_size: CountOrZero = 10
     epochs: Count = 20
+    gamma: Share = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False, description="a number in [0, 1)")] = 0.0
+    nesterov: Flag = False
+    weight_decay: NotNegative = 0.0
 
 
 class DevicesConfig(Section):
@@ -112,6 +116,7 @@ class DevicesConfig(Section):
         "uniform"
     )
     stragglers: Share = 0.0
+    failure: Share = 0.0
 
 
 class SystemsConfig(Section):
@@ -126,6 +131,7 @@ class MeasureConfig(Section):
     every: Count = 1
     devices: CountOrZero = 0
     dissimilarity: Flag = True
+    gamma: Flag = False
 
 
 class StopConfig(Section):

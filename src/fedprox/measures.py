@@ -25,10 +25,10 @@ import numpy as np
 from jax import lax
 from numpy.typing import NDArray
 
-from fedprox.engines import Resident
 from fedprox.models import Model, mean_gradient
 from fedprox.population import Population, Samples
 from fedprox.randomness import Purpose, words
+from fedprox.resident import Resident, resident
 from fedprox.runtime import SMALL, Workers, compiled, one_kernel
 from fedprox.sampling import draw_without_replacement
 from fedprox.subproblem import rows_in_block
@@ -156,18 +156,17 @@ class _Pass:
         self._begins = samples.offsets[devices]
         self._sizes = samples.offsets[devices + 1] - self._begins
         self._groups = _groups(self._sizes)
-        self._block = _block(self._sizes, len(samples))
 
     def compile(self, params: Tree, gradients: bool) -> None:
         if len(self._sizes):
-            self._run(_resident(params), slice(0, 0), gradients)
+            self._run(resident(params), slice(0, 0), gradients)
 
     def __call__(self, params: Tree, gradients: bool) -> PerDevice:
         loss, correct, norm2 = (np.zeros(len(self._sizes)) for _ in range(3))
         total = TreeSum(len(self._groups))
-        resident = _resident(params)
+        at = resident(params)
         answers = self._workers.run(
-            lambda group: self._run(resident, group, gradients),
+            lambda group: self._run(at, group, gradients),
             self._groups,
             [int(self._sizes[group].sum()) for group in self._groups],
         )
@@ -183,7 +182,7 @@ class _Pass:
         begins, sizes = np.zeros(_GROUP, np.int32), np.zeros(_GROUP, np.int32)
         count = group.stop - group.start
         begins[:count], sizes[:count] = self._begins[group], self._sizes[group]
-        program = _program(self._model, self._block, gradients)
+        program = _program(self._model, self._resident.block, gradients)
         return to_numpy(program(params, self._resident.x, self._resident.y, begins, sizes, np.int32(count)))
 
 
@@ -242,13 +241,3 @@ def _groups(sizes: NDArray[np.int64]) -> list[slice]:
             groups.append(slice(begin, end))
             begin, rows = end, 0
     return groups
-
-
-def _block(sizes: NDArray[np.int64], rows: int) -> int:
-    """Return how many rows to take at once: about a typical device, so that little is computed in vain."""
-    typical = int(np.median(sizes)) if len(sizes) else 1
-    return min(max(8, min(SMALL, 1 << (typical.bit_length() - 1))), max(rows, 1))
-
-
-def _resident(params: Tree) -> Tree:
-    return jax.tree.map(jax.device_put, params)

@@ -1,7 +1,7 @@
 """The proximal coefficient mu over the rounds.
 
-A controller is an immutable value: `mu` is what the next round uses, and `after(loss)` is the controller that has seen
-one more training loss f(w^t). Its `state` is plain numbers and goes into the checkpoint.
+A controller is an immutable value: `mu` is what the next round uses, and `after(signals)` is the controller that has
+seen one more round. Its `state` is plain numbers and goes into the checkpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +12,23 @@ from typing import Any, Protocol
 
 from fedprox.config import MethodConfig
 
-__all__ = ["AdaptiveMu", "ConstantMu", "MuController", "build", "restore"]
+__all__ = ["AdaptiveMu", "ConstantMu", "MuController", "Signals", "build", "restore"]
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What a controller sees of a round; the initial model is round 0.
+
+    Attributes:
+      loss: the training loss f(w^t), None where the round was not measured.
+      weights, drift2: for each device kept, its weight in the average and ||w_k - w^t||^2.
+      mean_drift2: ||sum_k weight_k (w_k - w^t)||^2.
+    """
+
+    loss: float | None
+    weights: tuple[float, ...] = ()
+    drift2: tuple[float, ...] = ()
+    mean_drift2: float = 0.0
 
 
 class MuController(Protocol):
@@ -22,8 +38,8 @@ class MuController(Protocol):
     def mu(self) -> float:
         """The mu of the next round."""
 
-    def after(self, loss: float) -> MuController:
-        """Return the controller after one more training loss, the initial model's first."""
+    def after(self, signals: Signals) -> MuController:
+        """Return the controller after one more round, the initial model first."""
 
     def state(self) -> dict[str, Any]:
         """Return what `restore` needs to continue."""
@@ -35,7 +51,7 @@ class ConstantMu:
 
     mu: float
 
-    def after(self, loss: float) -> ConstantMu:
+    def after(self, signals: Signals) -> ConstantMu:
         """Return itself: a constant learns nothing."""
         return self
 
@@ -64,9 +80,11 @@ class AdaptiveMu:
     decreases: int = 0
     previous: float | None = None
 
-    def after(self, loss: float) -> AdaptiveMu:
+    def after(self, signals: Signals) -> AdaptiveMu:
         """Apply the rule to one more loss; a loss that is not a number counts as an increase."""
-        loss = loss if math.isfinite(loss) else math.inf
+        if signals.loss is None:
+            return self
+        loss = signals.loss if math.isfinite(signals.loss) else math.inf
         if self.previous is None:
             return replace(self, previous=loss)
         if loss > self.previous or loss == math.inf:

@@ -28,6 +28,8 @@ class Purpose(IntEnum):
     SYNTHETIC = 7  # the synthetic data of a device
     SYNTHETIC_SHARED = 8  # what all synthetic devices share, and their sizes
     SPLIT = 9  # which of a device's samples are test samples
+    FAILURES = 10  # which devices return nothing
+    SECOND_DEVICES = 11  # a second, independent draw of devices
 
 
 def bits(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> np.random.Philox:

@@ -20,7 +20,7 @@ from fedprox.budget import steps_per_epoch
 from fedprox.randomness import Purpose, words
 from fedprox.sampling import Cohort, draw_without_replacement
 
-__all__ = ["Work", "straggler_work"]
+__all__ = ["Work", "failures", "straggler_work"]
 
 
 @dataclass(frozen=True)
@@ -49,3 +49,11 @@ def straggler_work(
         else:
             budget[position] = (1 + word % epochs) * per_epoch[position]
     return Work(straggler, budget / per_epoch, budget)
+
+
+def failures(cohort: Cohort, *, per_round: int, share: float, seed: int, round: int) -> NDArray[np.bool_]:
+    """Mark floor(share K + 1/2) of the listed devices as failed: they return nothing at all, whatever the method."""
+    failed = np.zeros(len(cohort), bool)
+    count = min(math.floor(share * per_round + 0.5), len(cohort))
+    failed[draw_without_replacement(len(cohort), words(count, seed, Purpose.FAILURES, round))] = True
+    return failed

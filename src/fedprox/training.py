@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import resource
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,56 +20,30 @@ import numpy as np
 
 from fedprox import __version__, data, methods, models, mu, solvers
 from fedprox.config import Config
-from fedprox.engines import LocalEngine, Resident, Task
+from fedprox.engines import Broadcast, DeviceSide, LocalEngine, RoundAnswer, Task
 from fedprox.errors import ConfigError
 from fedprox.files import read_tensors
 from fedprox.history import History
 from fedprox.measures import Measurer, Measures
 from fedprox.methods import Method
 from fedprox.models import Model
+from fedprox.plan import RoundPlan, plan_round
 from fedprox.population import Population
 from fedprox.randomness import Purpose, words
+from fedprox.resident import Resident
+from fedprox.result import Callback, Progress, Result
 from fedprox.run_folder import Checkpoint, RunFolder, read_history
 from fedprox.runtime import Workers, prepare
-from fedprox.sampling import check_sampling, draw_cohort, merge_weights
+from fedprox.sampling import check_sampling
 from fedprox.solvers import Solver
+from fedprox.state import State
 from fedprox.stopping import Outcome
-from fedprox.systems import straggler_work
-from fedprox.trees import Tree, flatten_names, to_numpy, unflatten_names
+from fedprox.trees import Tree, difference, flatten_names, squared_norm, to_numpy, unflatten_names
 
-__all__ = ["Callback", "Progress", "Result", "train"]
+__all__ = ["SolverChoice", "train"]
 
-
-@dataclass(frozen=True)
-class Progress:
-    """What a callback is told after every round, and once for the initial model (round 0)."""
-
-    round: int
-    rounds: int
-    metrics: Mapping[str, Any] | None  # None where the round was not measured
-    devices: Mapping[str, Any] | None  # None for round 0
-    params: Tree
-
-
-Callback = Callable[[Progress], bool | None]
-"""Called after every round; returning True ends the run there."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run gives.
-
-    Attributes:
-      history: one row per measured round (`history.to_pandas()`, `history.to_polars()`).
-      devices: one row per round: who took part, and how.
-      params: the final parameters.
-      summary: the outcome in a few values.
-    """
-
-    history: History
-    devices: History
-    params: Tree
-    summary: dict[str, Any]
+SolverChoice = Solver | Mapping[int, Solver] | Callable[[int], Solver]
+"""One solver for all devices, or one for each: a mapping from device or a function of it."""
 
 
 def train(
@@ -77,7 +52,8 @@ def train(
     population: Population | None = None,
     model: Model | None = None,
     method: Method | None = None,
-    solver: Solver | None = None,
+    solver: SolverChoice | None = None,
+    mu_controller: mu.MuController | None = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -86,8 +62,8 @@ def train(
 
     Args:
       config: a `Config`, a dict of settings or the path of a TOML file.
-      population, model, method, solver: objects that replace what the config names.
-      callbacks: called after every round with a `Progress`.
+      population, model, method, solver, mu_controller: objects that replace what the config names.
+      callbacks: called after every round with a `Progress`; one that returns True ends the run.
       out: the run folder to write; nothing is written without it.
       resume: continue the run that is in `out`.
 
@@ -101,18 +77,22 @@ def train(
     population = population or data.load(config.data)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
     model = model or _model(config, population)
+    method = method or methods.build(config.method)
+    solver_of = _solver_of(config, solver, method)
     params = _initial(config, model)
+    state = State(params, method.start(params), mu_controller or mu.build(config.method))
     folder = RunFolder(out, config, resume=resume) if out is not None else None
+    workers = Workers(config.engine.workers)
     try:
-        run = _Run(config, population, model, method or methods.build(config.method), solver, params, folder, started)
-        return run.to_the_end(callbacks)
+        return _Run(config, population, model, method, solver_of, state, workers, folder, started).to_the_end(callbacks)
     finally:
+        workers.close()
         if folder is not None:
             folder.close()
 
 
 class _Run:
-    """The state of a run between rounds, and the steps of a round."""
+    """A run under way: its parts, its records and the steps of a round."""
 
     def __init__(
         self,
@@ -120,127 +100,131 @@ class _Run:
         population: Population,
         model: Model,
         method: Method,
-        solver: Solver | None,
-        params: Tree,
+        solver_of: Callable[[int], Solver],
+        state: State,
+        workers: Workers,
         folder: RunFolder | None,
         started: float,
     ) -> None:
         self.config = config
         self.population = population
         self.method = method
-        self.params = params
+        self.state = state
+        self.workers = workers
         self.folder = folder
-        self.mu = mu.build(config.method)
-        self.round = 0
-        self.history, self.devices, self.outcome = History(), History(), Outcome()
-        self.seconds_before = 0.0
         self.started = started
-        self.workers = Workers(config.engine.workers)
+        self.history, self.devices, self.outcome = History(), History(), Outcome()
         train_data = Resident.of(population.train)
-        self.engine = LocalEngine(
-            population,
-            train_data,
-            model,
-            solver or solvers.build(config.solver),
-            self.workers,
+        device_side = DeviceSide(
+            model=model,
+            method=method,
+            solver_of=solver_of,
+            samples=population.train,
+            resident=train_data,
             seed=config.seed,
             batch_size=config.solver.batch_size,
             learning_rate=config.solver.learning_rate,
+            gamma=config.solver.gamma,
         )
+        self.engine = LocalEngine(device_side, workers)
         self.measurer = Measurer(
             population,
             train_data,
             model,
-            self.workers,
+            workers,
             seed=config.seed,
             sample=config.measure.devices,
             gradients=config.measure.dissimilarity,
         )
-        self.compile_seconds = self._compile()
 
     def to_the_end(self, callbacks: Sequence[Callback]) -> Result:
         """Run all rounds that are left."""
-        try:
-            resumed = self._restore()
-            if not resumed:
-                self._tell(callbacks, self._measure(solve_seconds=0.0), None)
-            ended = "finished"
-            while self.round < self.config.rounds:
-                devices = self._run_round()
-                metrics = self._measure(devices["solve_seconds"]) if self._is_measured() else None
-                self._record_devices(devices)
-                stop = self._tell(callbacks, metrics, devices)
-                reason = self._reason_to_stop("stopped" if stop else None)
-                if reason or self.round % self.config.checkpoint.every == 0:
-                    self._save()
-                if reason:
-                    ended = reason
-                    break
-            return self._finish(ended)
-        finally:
-            self.workers.close()
+        clock = time.perf_counter()
+        self.engine.compile(self.state.params)
+        self.measurer.compile(self.state.params)
+        compile_seconds = time.perf_counter() - clock
+        if not self._went_back():
+            self._tell(callbacks, self._measure({"solve_seconds": 0.0}, mu.Signals(None)), None)
+        ended = "finished"
+        while self.state.round < self.config.rounds:
+            record, signals = self._run_round()
+            metrics = self._measure(record, signals)
+            self.devices.append(record)
+            if self.folder is not None:
+                self.folder.devices(record)
+            asked_to_stop = self._tell(callbacks, metrics, record)
+            reason = self._reason_to_stop("stopped" if asked_to_stop else None)
+            if reason or self.state.round % self.config.checkpoint.every == 0:
+                self._save()
+            if reason:
+                ended = reason
+                break
+        return self._finish(ended, compile_seconds)
 
-    def _run_round(self) -> dict[str, Any]:
-        """Take one round t -> t + 1 of Algorithm 1 or 2, and return its record."""
-        config, clock = self.config, time.perf_counter()
-        self.round += 1
-        cohort = draw_cohort(
-            config.devices.sampling,
-            config.devices.per_round,
-            self.population.train.offsets,
-            seed=config.seed,
-            round=self.round,
-        )
-        work = straggler_work(
-            cohort,
-            per_round=config.devices.per_round,
-            share=config.devices.stragglers,
-            epochs=config.solver.epochs,
-            batch_size=config.solver.batch_size,
-            seed=config.seed,
-            round=self.round,
-        )
-        kept = self.method.kept(work)
-        weights = merge_weights(config.devices.sampling, cohort, kept)
-        tasks = [
-            Task(int(device), int(budget), float(weight)) if keep else None
-            for device, budget, weight, keep in zip(cohort.devices, work.budget, weights, kept, strict=True)
-        ]
-        merged, steps = self.engine.solve(self.round, tasks, self.params, self._round_mu())
-        if kept.any():
-            self.params = merged
-        return {
-            "round": self.round,
-            "solve_seconds": time.perf_counter() - clock,
-            "device": cohort.devices,
-            "samples": cohort.samples,
-            "draws": cohort.draws,
-            "straggler": work.straggler,
-            "epochs": work.epochs,
-            "budget": work.budget,
-            "steps": steps,
-            "kept": kept,
-            "weight": weights,
-        }
+    def _run_round(self) -> tuple[dict[str, Any], mu.Signals]:
+        """Take one round t -> t + 1 and return its record, and what mu may learn from it."""
+        clock = time.perf_counter()
+        state = self.state
+        plan = plan_round(self.config, self.population, self.method, state.round + 1)
+        tasks = self._tasks(plan)
+        mean_gradient = self.engine.mean_gradient(tasks, state.params) if self.method.needs_gradients else None
+        sent = self.method.send(state.server, mean_gradient)
+        used_mu = self.method.mu(state.mu.mu)
+        answer = self.engine.solve(tasks, Broadcast(plan.round, state.params, sent, used_mu))
+        before = state.params
+        if plan.kept.any():
+            state.params, state.server = self.method.merge(state.server, state.params, answer.averaged, answer.summed)
+        for task, remembered in zip(tasks, answer.states, strict=True):
+            if task is not None and remembered is not None:
+                state.devices[task.device] = remembered
+        state.round = plan.round
+        record = {"round": plan.round, "solve_seconds": time.perf_counter() - clock, **plan.record()}
+        record["steps"] = answer.steps
+        record["mu"] = used_mu
+        if self.config.measure.gamma:
+            record["gamma"] = self.engine.inexactness(answer)
+        if self.config.solver.gamma > 0:
+            record["stopped_by"] = _stopped_by(plan, answer)
+        return record, _signals(plan, answer, before, state.params)
 
-    def _round_mu(self) -> float:
-        return self.mu.mu if self.method.proximal else 0.0
+    def _tasks(self, plan: RoundPlan) -> list[Task | None]:
+        total = len(self.population.train)
+        tasks: list[Task | None] = []
+        for position, keep in enumerate(plan.kept.tolist()):
+            device = int(plan.cohort.devices[position])
+            remembered = self.state.devices.get(device) if keep else None
+            if keep and remembered is None:
+                remembered = self.method.start_device(self.state.params)
+            tasks.append(
+                Task(
+                    device,
+                    int(plan.work.budget[position]),
+                    float(plan.weights[position]),
+                    int(plan.cohort.samples[position]) / total,
+                    remembered,
+                )
+                if keep
+                else None
+            )
+        return tasks
 
-    def _is_measured(self) -> bool:
-        return self.round % self.config.measure.every == 0 or self.round == self.config.rounds
-
-    def _measure(self, solve_seconds: float) -> dict[str, Any]:
-        """Measure the current model and let mu and the outcome see its loss."""
-        used_mu, clock = self._round_mu(), time.perf_counter()
-        measures = self.measurer.measure(self.params)
-        self.outcome.see(self.round, measures.train_loss)
-        self.mu = self.mu.after(measures.train_loss)
+    def _measure(self, round_record: Mapping[str, Any], signals: mu.Signals) -> dict[str, Any] | None:
+        """Measure the model if its round is a measured one; let mu and the outcome see what came of the round."""
+        state, clock = self.state, time.perf_counter()
+        used_mu = round_record.get("mu", self.method.mu(state.mu.mu))
+        is_measured = state.round % self.config.measure.every == 0 or state.round == self.config.rounds
+        measures = self.measurer.measure(state.params) if is_measured else None
+        state.mu = state.mu.after(replace(signals, loss=measures.train_loss if measures else None))
+        if measures is None:
+            return None
+        self.outcome.see(state.round, measures.train_loss)
         record = {
-            "round": self.round,
+            "round": state.round,
             **_finite(measures, self.config.measure.dissimilarity),
+            **_gamma_summary(round_record.get("gamma")),
             "mu": used_mu,
             "seconds": self._seconds(),
-            "solve_seconds": solve_seconds,
+            "solve_seconds": round_record["solve_seconds"],
             "measure_seconds": time.perf_counter() - clock,
         }
         self.history.append(record)
@@ -248,14 +232,8 @@ class _Run:
             self.folder.metrics(record)
         return record
 
-    def _record_devices(self, record: dict[str, Any]) -> None:
-        plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in record.items()}
-        self.devices.append(plain)
-        if self.folder is not None:
-            self.folder.devices(plain)
-
     def _tell(self, callbacks: Sequence[Callback], metrics: Any, devices: Any) -> bool:
-        progress = Progress(self.round, self.config.rounds, metrics, devices, self.params)
+        progress = Progress(self.state.round, self.config.rounds, metrics, devices, self.state.params)
         answers = [callback(progress) for callback in callbacks]  # all are told, also after one has said stop
         return any(answers)
 
@@ -268,56 +246,67 @@ class _Run:
 
     def _save(self) -> None:
         if self.folder is not None:
-            state = {"mu": self.mu.state(), "seconds": self._seconds()}
-            self.folder.save(Checkpoint(self.round, flatten_names(self.params), state))
+            values = {**self.state.values(), "seconds": self._seconds()}
+            self.folder.save(Checkpoint(self.state.round, self.state.tensors(), values))
 
-    def _restore(self) -> bool:
+    def _went_back(self) -> bool:
         """Go back to the folder's checkpoint, if there is one."""
         if self.folder is None or self.folder.checkpoint is None:
             return False
-        checkpoint = self.folder.checkpoint
-        self.round = checkpoint.round
-        self.params = unflatten_names(checkpoint.tensors, like=self.params)
-        self.mu = mu.restore(self.mu, checkpoint.state["mu"])
-        self.seconds_before = checkpoint.state["seconds"]
+        saved = self.folder.checkpoint
+        self.state.go_back(saved.round, saved.tensors, saved.state, self.method)
+        self.started -= saved.state["seconds"]
         self.history = read_history(self.folder.path, "metrics")
         self.devices = read_history(self.folder.path, "devices")
         for row in self.history:
             self.outcome.see(row["round"], row["train_loss"])
         return True
 
-    def _finish(self, ended: str) -> Result:
+    def _finish(self, ended: str, compile_seconds: float) -> Result:
         last = self.history[-1]
         summary = {
             "ended": ended,
-            "rounds": self.round,
+            "rounds": self.state.round,
             "converged_round": self.outcome.converged_round,
             "diverged_round": self.outcome.diverged_round,
             "not_finite_since": self.outcome.not_finite_since,
-            "result": {
-                name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy") if name in last
-            },
+            "result": {name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy")},
             "seconds": self._seconds(),
-            "compile_seconds": self.compile_seconds,
+            "compile_seconds": compile_seconds,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "workers": self.workers.count,
             "versions": {"fedprox": __version__, "jax": jax.__version__, "numpy": np.__version__},
         }
+        params = self.state.params
         if self.folder is not None:
             self._save()
-            evaluation = self.measurer.per_device(self.params)
+            evaluation = self.measurer.per_device(params)
             named = [{**row, "name": self.population.name(row["device"])} for row in evaluation]
-            self.folder.finish(flatten_names(self.params), named, summary)
-        return Result(self.history, self.devices, self.params, summary)
+            self.folder.finish(flatten_names(params), named, summary)
+        return Result(self.history, self.devices, params, summary)
 
     def _seconds(self) -> float:
-        return self.seconds_before + time.perf_counter() - self.started
+        return time.perf_counter() - self.started
 
-    def _compile(self) -> float:
-        clock = time.perf_counter()
-        self.engine.compile(self.params)
-        self.measurer.compile(self.params)
-        return time.perf_counter() - clock
+
+def _solver_of(config: Config, choice: SolverChoice | None, method: Method) -> Callable[[int], Solver]:
+    """Return the solver of each device, checked against what the method can use and what can be stable."""
+    largest_mu = config.method.mu if isinstance(config.method.mu, float) and method.proximal else 0.0
+    if config.solver.name == "sgd" and choice is None and config.solver.learning_rate * largest_mu >= 2:
+        warnings.warn(
+            f"SGD cannot be stable where `solver.learning_rate` times `method.mu` is 2 or more; "
+            f"got {config.solver.learning_rate} * {largest_mu}",
+            stacklevel=3,
+        )
+    if isinstance(choice, Mapping):
+        for one in choice.values():
+            method.check(one)
+        return lambda device: choice[device]
+    if callable(choice):
+        return choice
+    everybody = choice or solvers.build(config.solver)
+    method.check(everybody)
+    return lambda device: everybody
 
 
 def _model(config: Config, population: Population) -> Model:
@@ -334,12 +323,34 @@ def _initial(config: Config, model: Model) -> Tree:
     if not config.model.init:
         return params
     path = Path(config.model.init)
-    file = path / "model.safetensors" if path.is_dir() else path
-    named, _ = read_tensors(file)
+    named, _ = read_tensors(path / "model.safetensors" if path.is_dir() else path)
     try:
         return unflatten_names(named, like=params)
     except ValueError as error:
         raise ConfigError(f"`model.init` must fit the model {model.name}: {error}; got {config.model.init!r}") from None
+
+
+def _signals(plan: RoundPlan, answer: RoundAnswer, before: Tree, after: Tree) -> mu.Signals:
+    weights = tuple(plan.weights[plan.kept].tolist())
+    drift2 = tuple(drift for drift in answer.drift2 if drift is not None)
+    return mu.Signals(None, weights, drift2, squared_norm(difference(after, before)))
+
+
+def _stopped_by(plan: RoundPlan, answer: RoundAnswer) -> list[str | None]:
+    """Say for each device whether its budget or the target gamma ended its work; None for one not asked."""
+    return [
+        None if not kept else "budget" if steps >= budget else "gamma"
+        for kept, steps, budget in zip(plan.kept, answer.steps, plan.work.budget, strict=True)
+    ]
+
+
+def _gamma_summary(gammas: Sequence[float | None] | None) -> dict[str, float | None]:
+    known = [gamma for gamma in gammas or () if gamma is not None]
+    if gammas is None:
+        return {}
+    if not known or not np.isfinite(known).all():
+        return {"gamma_mean": None, "gamma_max": None}
+    return {"gamma_mean": float(np.mean(known)), "gamma_max": max(known)}
 
 
 def _finite(measures: Measures, dissimilarity: bool) -> dict[str, float | None]:

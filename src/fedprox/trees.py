@@ -12,7 +12,17 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["Tree", "TreeSum", "flatten_names", "is_finite", "scale", "squared_norm", "to_numpy", "unflatten_names"]
+__all__ = [
+    "Tree",
+    "TreeSum",
+    "difference",
+    "flatten_names",
+    "is_finite",
+    "scale",
+    "squared_norm",
+    "to_numpy",
+    "unflatten_names",
+]
 
 Tree = Any  # a pytree of arrays: model parameters, gradients, states
 
@@ -25,6 +35,11 @@ def to_numpy(tree: Tree) -> Tree:
 def scale(tree: Tree, factor: float) -> Tree:
     """Return factor * tree, in each leaf's own precision."""
     return jax.tree.map(lambda leaf: leaf * leaf.dtype.type(factor), tree)
+
+
+def difference(first: Tree, second: Tree) -> Tree:
+    """Return first - second."""
+    return jax.tree.map(np.subtract, first, second)
 
 
 def squared_norm(tree: Tree) -> float:

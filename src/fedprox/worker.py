@@ -16,8 +16,9 @@ from typing import IO, Any
 from fedprox.config import Config
 from fedprox.errors import FedProxError
 from fedprox.files import json_line
+from fedprox.result import Progress
 from fedprox.signals import StopOnSignal
-from fedprox.training import Progress, train
+from fedprox.training import train
 
 __all__ = ["main"]
 

@@ -37,7 +37,8 @@ def run(
         raise ConfigError("`--out` must be given with --resume: the run folder to continue")
     settled = Config.from_dict(with_overrides(settings_of(config), set_))
     folder = out or next_folder(Path(config).stem)
-    from fedprox.training import Progress, train  # after the checks: this imports JAX
+    from fedprox.result import Progress  # after the checks: this imports JAX
+    from fedprox.training import train
 
     with RunBars(error_console()) as bars, StopOnSignal(signal.SIGINT, signal.SIGTERM) as stop:
 

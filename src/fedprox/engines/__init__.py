@@ -1,7 +1,8 @@
-"""Engines: where the subproblems of a round are solved."""
+"""Engines: where the devices of a round do their work."""
 
 from __future__ import annotations
 
-from fedprox.engines.local import LocalEngine, Resident, Task
+from fedprox.engines.device import Answer, Broadcast, DeviceSide, Task
+from fedprox.engines.local import LocalEngine, RoundAnswer
 
-__all__ = ["LocalEngine", "Resident", "Task"]
+__all__ = ["Answer", "Broadcast", "DeviceSide", "LocalEngine", "RoundAnswer", "Task"]

@@ -1,136 +1,101 @@
 """The embedded engine: local problems are solved in this process, on all its cores.
 
-The whole population is one resident array (memory-mapped data is not even copied), the devices of a round are slices
-of it, and each device is one task: draw its mini-batch orders, run the compiled loop over them. Tasks run side by
-side, the largest first, and their results are added up along the fixed tree over positions, so that the bits of the
-merged model do not depend on the number of workers.
+Each device of a round is one task. Tasks run side by side, the largest first, and their replies are added up along the
+fixed tree over positions, so that the bits of the merged model do not depend on the number of workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
-from fedprox.budget import minibatches
-from fedprox.errors import DataError
-from fedprox.models import Model
-from fedprox.population import Population, Samples
+from fedprox.engines.device import Broadcast, DeviceSide, Task
+from fedprox.resident import resident
 from fedprox.runtime import Workers
-from fedprox.solvers import Solver, fullbatch_program, minibatch_program
-from fedprox.subproblem import Subproblem
-from fedprox.trees import Tree, TreeSum, scale, to_numpy
+from fedprox.trees import Tree, TreeSum, scale
 
-__all__ = ["LocalEngine", "Resident", "Task"]
+__all__ = ["LocalEngine", "RoundAnswer"]
 
 
 @dataclass(frozen=True)
-class Task:
-    """One device's part in a round."""
+class RoundAnswer:
+    """What the devices of a round gave, in the order of the round's list; None stands for a device not asked."""
 
-    device: int
-    budget: int  # in mini-batch steps
-    weight: float  # in the average
-
-
-@dataclass(frozen=True)
-class Resident:
-    """Samples as arrays that compiled programs read in place."""
-
-    x: jax.Array
-    y: jax.Array
-
-    @classmethod
-    def of(cls, samples: Samples) -> Resident:
-        """Hand samples to JAX; on a CPU their memory is shared where its alignment allows it."""
-        if len(samples) >= 2**31:
-            raise DataError(f"a population must have fewer than 2^31 samples; got {len(samples)}")
-        return cls(jax.device_put(samples.x), jax.device_put(samples.y))
+    averaged: Tree  # sum of weight * reply over those asked; None if nobody was
+    summed: Tree  # sum of p_k * reply
+    states: list[Tree]
+    steps: list[int]
+    drift2: list[float | None]
+    solved: list[Any]
 
 
 class LocalEngine:
-    """Solves the subproblems of a round on the cores of this machine."""
+    """Runs the devices' side of a round on the cores of this machine."""
 
-    def __init__(
-        self,
-        population: Population,
-        train: Resident,
-        model: Model,
-        solver: Solver,
-        workers: Workers,
-        *,
-        seed: int,
-        batch_size: int,
-        learning_rate: float,
-    ) -> None:
-        self._offsets = population.train.offsets
-        self._train = train
-        self._solver = solver
+    def __init__(self, device: DeviceSide, workers: Workers) -> None:
+        self._device = device
         self._workers = workers
-        self._seed = seed
-        self._batch_size = batch_size
-        self._learning_rate = jax.device_put(np.float32(learning_rate))
-        self._piece = max(16, min(1024, 16384 // max(batch_size, 1)))  # steps per call of the compiled loop
-        self._program: Callable[..., Any]
-        if batch_size:
-            self._program = minibatch_program(model, solver, batch_size)
-        else:
-            self._program = fullbatch_program(model, solver, min(256, len(population.train)))
 
     def compile(self, params: Tree) -> None:
-        """Compile the local loop by taking one step and forgetting it."""
-        self._solve(Task(device=0, budget=1, weight=0.0), 1, _problem(params, 0.0))
+        """Compile what a round needs by having one device take one step and forgetting it."""
+        method = self._device.method
+        zeros = jax.tree.map(np.zeros_like, params)
+        sent = method.send(method.start(params), zeros if method.needs_gradients else None)
+        task = Task(device=0, budget=1, weight=1.0, mass=1.0, state=method.start_device(params))
+        answer = self._device.solve(task, Broadcast(1, params, sent, 0.0), resident(params))
+        self._device.inexactness(*answer.solved)
 
-    def solve(self, round: int, tasks: list[Task | None], params: Tree, mu: float) -> tuple[Tree, NDArray[np.int64]]:
-        """Solve the subproblem of every task and return (sum of weight * w_k, steps done).
-
-        Tasks are listed by their position in the round; None is a device that is not asked for its result, and adds
-        nothing at its position of the tree.
-        """
-        problem = _problem(params, mu)
-        asked = [position for position, task in enumerate(tasks) if task is not None]
-        total = TreeSum(len(tasks))
-        steps = np.zeros(len(tasks), np.int64)
-        nothing = jax.tree.map(np.zeros_like, params)
-        for position in set(range(len(tasks))).difference(asked):
-            total.add(position, nothing)
-        work = [task for task in tasks if task is not None]
-        solutions = self._workers.run(
-            lambda task: self._solve(task, round, problem), work, [task.budget for task in work]
+    def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast) -> RoundAnswer:
+        """Have every task's device work on its subproblem; None is a device that is not asked for its result."""
+        anchor = resident(broadcast.params)
+        answers = self._over(tasks, lambda task: self._device.solve(task, broadcast, anchor))
+        return RoundAnswer(
+            averaged=_tree_sum(answers, lambda answer: answer.averaged),
+            summed=_tree_sum(answers, lambda answer: answer.summed),
+            states=[answer and answer.state for answer in answers],
+            steps=[answer.steps if answer else 0 for answer in answers],
+            drift2=[answer and answer.drift2 for answer in answers],
+            solved=[answer and answer.solved for answer in answers],
         )
-        for index, (weighted, done) in solutions:
-            total.add(asked[index], weighted)
-            steps[asked[index]] = done
-        return total.result(), steps
 
-    def _solve(self, task: Task, round: int, problem: Subproblem) -> tuple[Tree, int]:
-        """Return (weight * w_k, steps done) for one device."""
-        begin, end = int(self._offsets[task.device]), int(self._offsets[task.device + 1])
-        params = problem.anchor
-        state = self._solver.init(params)
-        fixed = (problem, self._learning_rate, self._train.x, self._train.y)
-        if self._batch_size == 0:
-            span = np.array([begin, end - begin, task.budget], np.int32)
-            params, state = self._program(params, state, *fixed, span)
-        else:
-            pieces = minibatches(
-                end - begin,
-                self._batch_size,
-                task.budget,
-                seed=self._seed,
-                round=round,
-                device=task.device,
-                piece=self._piece,
-            )
-            for rows, counts, steps in pieces:
-                span = np.array([begin, steps], np.int32)
-                params, state = self._program(params, state, *fixed, span, rows, counts)
-        return scale(to_numpy(params), task.weight), task.budget
+    def inexactness(self, answer: RoundAnswer) -> list[float | None]:
+        """Return gamma_k^t for every device of a round, None for one not asked."""
+        asked = [position for position, solved in enumerate(answer.solved) if solved is not None]
+        chosen = [answer.solved[position] for position in asked]
+        gammas: list[float | None] = [None] * len(answer.solved)
+        measured = self._workers.run(
+            lambda solved: self._device.inexactness(*solved), chosen, [local.count for local, _ in chosen]
+        )
+        for index, gamma in measured:
+            gammas[asked[index]] = gamma
+        return gammas
+
+    def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
+        """Return sum of weight * grad F_k(params) over the tasks."""
+        at = resident(params)
+        gradients = self._over(tasks, lambda task: scale(self._device.gradient(task.device, at), task.weight))
+        return _tree_sum(gradients, lambda gradient: gradient)
+
+    def _over(self, tasks: Sequence[Task | None], work: Callable[[Task], Any]) -> list[Any]:
+        asked = [position for position, task in enumerate(tasks) if task is not None]
+        chosen = [task for task in tasks if task is not None]
+        answers: list[Any] = [None] * len(tasks)
+        for index, answer in self._workers.run(work, chosen, [task.budget for task in chosen]):
+            answers[asked[index]] = answer
+        return answers
 
 
-def _problem(params: Tree, mu: float) -> Subproblem:
-    return jax.tree.map(jax.device_put, Subproblem(params, np.float32(mu)))
+def _tree_sum(answers: list[Any], part: Callable[[Any], Tree]) -> Tree:
+    """Add up a part of the answers along the tree over all positions; a device not asked adds nothing at its own."""
+    first = next((answer for answer in answers if answer is not None), None)
+    if first is None:
+        return None
+    nothing = jax.tree.map(np.zeros_like, part(first))
+    total = TreeSum(len(answers))
+    for position, answer in enumerate(answers):
+        total.add(position, nothing if answer is None else part(answer))
+    return total.result()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fedprox.config import MethodConfig
 from fedprox.methods.fedavg import fedavg
 from fedprox.methods.fedprox import fedprox
-from fedprox.methods.method import Method
+from fedprox.methods.method import Method, Reply, Solution
 
-__all__ = ["Method", "build", "fedavg", "fedprox"]
+__all__ = ["Method", "Reply", "Solution", "build", "fedavg", "fedprox"]
 
 
 def build(config: MethodConfig) -> Method:

@@ -13,4 +13,4 @@ __all__ = ["fedavg"]
 
 def fedavg() -> Method:
     """Return FedAvg: no proximal term, stragglers are dropped."""
-    return Method("fedavg", proximal=False, keeps_partial_work=False)
+    return Method("fedavg", keeps_partial_work=False)

@@ -13,4 +13,4 @@ __all__ = ["fedprox"]
 
 def fedprox() -> Method:
     """Return FedProx: a proximal term, partial work is kept."""
-    return Method("fedprox", proximal=True, keeps_partial_work=True)
+    return Method("fedprox", proximal=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from fedprox.config import SolverConfig
 from fedprox.solvers.sgd import sgd
-from fedprox.solvers.solver import Solver, fullbatch_program, minibatch_program
+from fedprox.solvers.solver import LocalProblem, Solver
+from fedprox.solvers.stepwise import Stepwise, fullbatch_program, minibatch_program
 
-__all__ = ["Solver", "build", "fullbatch_program", "minibatch_program", "sgd"]
+__all__ = ["LocalProblem", "Solver", "Stepwise", "build", "fullbatch_program", "minibatch_program", "sgd"]
 
 
 def build(config: SolverConfig) -> Solver:
     """Return the solver that the config names."""
     match config.name:
         case "sgd":
-            return sgd()
+            return sgd(config.momentum, config.nesterov, config.weight_decay)

@@ -1,23 +1,38 @@
-"""Stochastic gradient descent, the paper's local solver: w <- w - eta * grad h_k(w; w^t) on a mini-batch."""
+"""Stochastic gradient descent, the paper's local solver, with momentum and weight decay for those who want them.
+
+    v <- m v + g + d w,    w <- w - eta v            (Nesterov: w <- w - eta (g + d w + m v))
+
+with g the gradient of h_k on a mini-batch, m the momentum and d the weight decay. m = d = 0 is the paper's
+w <- w - eta g.
+"""
 
 from __future__ import annotations
 
-import jax
+from functools import lru_cache
 
-from fedprox.solvers.solver import Solver
+import jax
+import jax.numpy as jnp
+
+from fedprox.solvers.stepwise import Stepwise
 from fedprox.trees import Tree
 
 __all__ = ["sgd"]
 
 
-def sgd() -> Solver:
-    """Return plain SGD."""
-    return Solver("sgd", _init, _step)
+@lru_cache(maxsize=32)  # one object for one setting, so that compiled programs are found again
+def sgd(momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Stepwise:
+    """Return SGD; its momentum starts at zero in every local solve."""
 
+    def init(params: Tree) -> Tree:
+        return jax.tree.map(jnp.zeros_like, params) if momentum else ()
 
-def _init(params: Tree) -> Tree:
-    return ()
+    def step(params: Tree, gradient: Tree, state: Tree, learning_rate: jax.Array) -> tuple[Tree, Tree]:
+        if weight_decay:
+            gradient = jax.tree.map(lambda g, w: g + weight_decay * w, gradient, params)
+        direction = gradient
+        if momentum:
+            state = jax.tree.map(lambda v, g: momentum * v + g, state, gradient)
+            direction = jax.tree.map(lambda g, v: g + momentum * v, gradient, state) if nesterov else state
+        return jax.tree.map(lambda w, d: w - learning_rate * d, params, direction), state
 
-
-def _step(params: Tree, gradient: Tree, state: Tree, learning_rate: jax.Array) -> tuple[Tree, Tree]:
-    return jax.tree.map(lambda param, slope: param - learning_rate * slope, params, gradient), state
+    return Stepwise("sgd", init, step, is_sgd=True)

@@ -1,110 +1,91 @@
-"""What a local solver is, and the one loop that runs it.
+"""What a local solver is: anything that works on a device's subproblem within a budget.
 
-A solver is a pair of pure functions: the state it starts with, and one step from a gradient of the subproblem. The
-loop below feeds it the gradients of mini-batches (or of the whole local data set) as far as the budget goes. Number
-of steps, sizes, mu and learning rate are arguments of one compiled program, never part of its shape.
+The paper allows any local solver, iterative or not (Section 3.2). Here a solver is an object with a name and one
+method, `solve(local) -> (params, steps)`: it starts at the anchor w^t, may look at everything in the `LocalProblem`,
+and returns its last iterate and the mini-batch steps it has spent, at most `local.budget`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
-import jax
-import jax.numpy as jnp
-from jax import lax
+import numpy as np
+from numpy.typing import NDArray
 
-from fedprox.models import Model, mean_gradient
-from fedprox.runtime import SMALL, compiled, one_kernel
-from fedprox.subproblem import Subproblem, add_terms, device_gradient
+from fedprox.budget import minibatches, steps_per_epoch
+from fedprox.models import Model
+from fedprox.population import Samples
+from fedprox.resident import Resident
+from fedprox.subproblem import Subproblem
 from fedprox.trees import Tree
 
-__all__ = ["Solver", "fullbatch_program", "minibatch_program"]
+__all__ = ["LocalProblem", "Solver"]
 
 
 @dataclass(frozen=True)
-class Solver:
-    """A first-order local solver.
+class LocalProblem:
+    """The subproblem of one device in one round, with its data, its budget and its draws."""
 
-    Attributes:
-      name: what it is called in configs and records.
-      init: `init(params) -> state` at the start of every local solve.
-      step: `step(params, gradient, state, learning_rate) -> (params, state)`.
-    """
+    model: Model
+    problem: Subproblem  # with its arrays where the programs run
+    samples: Samples
+    resident: Resident
+    device: int
+    round: int
+    seed: int
+    budget: int  # in mini-batch steps
+    batch_size: int
+    learning_rate: float
+    gamma: float = 0.0  # stop when gamma-inexact; 0: never
 
-    name: str
-    init: Callable[[Tree], Tree]
-    step: Callable[[Tree, Tree, Tree, jax.Array], tuple[Tree, Tree]]
+    @property
+    def begin(self) -> int:
+        """The device's first row."""
+        return int(self.samples.offsets[self.device])
 
+    @property
+    def count(self) -> int:
+        """The number of the device's samples, n_k."""
+        return self.samples.size(self.device)
 
-@lru_cache(maxsize=32)
-def minibatch_program(model: Model, solver: Solver, batch_size: int) -> Callable[..., Any]:
-    """Return the compiled program that takes mini-batch steps.
+    @property
+    def steps_per_epoch(self) -> int:
+        """What an epoch, or one gradient over all local samples, costs."""
+        return int(steps_per_epoch(self.count, self.batch_size))
 
-    `program(params, state, problem, learning_rate, x, y, span, rows, counts) -> (params, state)` with span = (begin,
-    steps) takes steps 0, ..., steps - 1; the batch of step s is the first counts[s] of the rows begin + rows[s].
-    """
-    small = model.small and batch_size <= SMALL
-    take = _rows if small else one_kernel(_rows)
-
-    def program(
-        params: Tree,
-        state: Tree,
-        problem: Subproblem,
-        learning_rate: jax.Array,
-        x: jax.Array,
-        y: jax.Array,
-        span: jax.Array,
-        rows: jax.Array,
-        counts: jax.Array,
-    ) -> tuple[Tree, Tree]:
-        begin, steps = span
-
-        def take_step(s: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-            params, state = carry
-            batch = begin + lax.dynamic_index_in_dim(rows, s, keepdims=False)
-            count = lax.dynamic_index_in_dim(counts, s, keepdims=False)
-            xs, ys = take(x, y, batch)
-            weights = jnp.where(jnp.arange(batch_size) < count, 1.0 / count, 0.0)
-            gradient = add_terms(problem, params, mean_gradient(model, params, xs, ys, weights))
-            return solver.step(params, gradient, state, learning_rate)
-
-        return lax.fori_loop(0, steps, take_step, (params, state))
-
-    return compiled(one_kernel(program) if small else program)
+    def minibatches(
+        self, piece: int, epochs_at_once: int = 0
+    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], int]]:
+        """Return the mini-batches of the whole budget, as `fedprox.budget.minibatches` does."""
+        return minibatches(
+            self.count,
+            self.batch_size,
+            self.budget,
+            seed=self.seed,
+            round=self.round,
+            device=self.device,
+            piece=piece,
+            epochs_at_once=epochs_at_once,
+        )
 
 
-@lru_cache(maxsize=32)
-def fullbatch_program(model: Model, solver: Solver, block: int) -> Callable[..., Any]:
-    """Return the compiled program that takes steps with the gradient of the whole local data set.
+class Solver(Protocol):
+    """A local solver."""
 
-    `program(params, state, problem, learning_rate, x, y, span) -> (params, state)` with span = (begin, count, steps).
-    """
+    @property
+    def name(self) -> str:
+        """What it is called in configs and records."""
 
-    def program(
-        params: Tree,
-        state: Tree,
-        problem: Subproblem,
-        learning_rate: jax.Array,
-        x: jax.Array,
-        y: jax.Array,
-        span: jax.Array,
-    ) -> tuple[Tree, Tree]:
-        begin, count, steps = span
+    @property
+    def is_sgd(self) -> bool:
+        """Whether w^t - w_k is a fixed combination of mini-batch gradients, as some methods need."""
 
-        def take_step(_: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-            params, state = carry
-            gradient = device_gradient(model, params, x, y, begin, count, block)
-            return solver.step(params, add_terms(problem, params, gradient), state, learning_rate)
-
-        return lax.fori_loop(0, steps, take_step, (params, state))
-
-    return compiled(program)
+    def solve(self, local: LocalProblem) -> tuple[Tree, int]:
+        """Return the last iterate and the steps spent."""
 
 
-def _rows(x: jax.Array, y: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the given rows, which are known to exist."""
-    xs, ys = (array.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False) for array in (x, y))
-    return xs, ys
+def span(*numbers: Any) -> NDArray[np.int32]:
+    """Return whole numbers as one small array: one argument of a compiled program is cheaper than several."""
+    return np.array(numbers, np.int32)

@@ -1,0 +1,129 @@
+"""The device's side of a round: solve the subproblem, measure the solution, reply.
+
+It is the same wherever it runs, in a thread of this process or on another machine: everything random in it is drawn
+for (seed, round, device).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedprox.inexactness import gradient_norm_program, inexactness
+from fedprox.methods import Method, Reply, Solution
+from fedprox.models import Model
+from fedprox.population import Samples
+from fedprox.resident import Resident, resident
+from fedprox.runtime import compiled
+from fedprox.solvers import LocalProblem, Solver
+from fedprox.solvers.solver import span
+from fedprox.subproblem import Subproblem, device_gradient
+from fedprox.trees import Tree, difference, scale, squared_norm, to_numpy
+
+__all__ = ["Answer", "Broadcast", "DeviceSide", "Task"]
+
+
+class Task(NamedTuple):
+    """One device's part in a round."""
+
+    device: int
+    budget: int  # in mini-batch steps
+    weight: float  # in the average
+    mass: float  # p_k
+    state: Tree = None  # what the device remembers
+
+
+class Broadcast(NamedTuple):
+    """What the server sends to every chosen device of a round; trees of NumPy arrays."""
+
+    round: int
+    params: Tree  # w^t
+    sent: Tree  # what the method adds
+    mu: float
+
+
+class Answer(NamedTuple):
+    """What comes back from a device."""
+
+    averaged: Tree  # weight * its reply
+    summed: Tree  # p_k * its reply
+    state: Tree
+    steps: int
+    drift2: float  # ||w_k - w^t||^2
+    solved: tuple[LocalProblem, Tree]  # the subproblem and the solution w_k, for whoever wants to look closer
+
+
+@dataclass(frozen=True)
+class DeviceSide:
+    """What all devices share: the program they run and the data it reads."""
+
+    model: Model
+    method: Method
+    solver_of: Callable[[int], Solver]
+    samples: Samples
+    resident: Resident
+    seed: int
+    batch_size: int
+    learning_rate: float
+    gamma: float = 0.0
+
+    def solve(self, task: Task, broadcast: Broadcast, anchor: Tree) -> Answer:
+        """Work on the subproblem of a device; `anchor` is broadcast.params where the programs run."""
+        own = self.gradient(task.device, anchor) if self.method.needs_gradients else None
+        linear = self.method.linear(broadcast.sent, task.state, own)
+        problem = Subproblem(anchor, resident(np.float32(broadcast.mu)), resident(linear))
+        local = LocalProblem(
+            model=self.model,
+            problem=problem,
+            samples=self.samples,
+            resident=self.resident,
+            device=task.device,
+            round=broadcast.round,
+            seed=self.seed,
+            budget=task.budget,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            gamma=self.gamma,
+        )
+        found, steps = self.solver_of(task.device).solve(local)
+        params = to_numpy(found)
+        reply: Reply = self.method.reply(
+            Solution(broadcast.params, params, steps, self.learning_rate, broadcast.mu, broadcast.sent, task.state)
+        )
+        return Answer(
+            averaged=scale(reply.averaged, task.weight),
+            summed=scale(reply.summed, task.mass),
+            state=reply.state,
+            steps=steps,
+            drift2=squared_norm(difference(params, broadcast.params)),
+            solved=(local, found),
+        )
+
+    def gradient(self, device: int, params: Tree) -> Tree:
+        """Return grad F_k at `params`."""
+        program = _gradient_program(self.model, self.resident.block)
+        place = span(self.samples.offsets[device], self.samples.size(device))
+        return to_numpy(program(params, self.resident.x, self.resident.y, place))
+
+    def inexactness(self, local: LocalProblem, params: Tree) -> float:
+        """Return gamma_k^t of a solution (Definition 2)."""
+        program = gradient_norm_program(self.model, self.resident.block)
+        place = span(local.begin, local.count)
+        norm, norm_at_anchor = (
+            float(program(at, local.problem, self.resident.x, self.resident.y, place))
+            for at in (params, local.problem.anchor)
+        )
+        return inexactness(norm, norm_at_anchor)
+
+
+@lru_cache(maxsize=32)
+def _gradient_program(model: Model, block: int) -> Callable[..., Any]:
+    def program(params: Tree, x: jax.Array, y: jax.Array, place: jax.Array) -> Tree:
+        return device_gradient(model, params, x, y, place[0], place[1], block)
+
+    return compiled(program)

@@ -1,0 +1,65 @@
+"""The plan of a round: who takes part, with how much work, and who is kept.
+
+It follows from the config, the population and the method's rule for stragglers alone, so that every comparison has the
+same devices, stragglers and budgets, and anybody can ask what a round did without running it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.config import Config
+from fedprox.methods import Method
+from fedprox.population import Population
+from fedprox.sampling import Cohort, draw_cohort, merge_weights
+from fedprox.systems import Work, failures, straggler_work
+
+__all__ = ["RoundPlan", "plan_round"]
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What is settled before the devices of a round start; arrays in the order of the round's list."""
+
+    round: int
+    cohort: Cohort
+    work: Work
+    failed: NDArray[np.bool_]
+    kept: NDArray[np.bool_]
+    weights: NDArray[np.float64]
+
+    def record(self) -> dict[str, Any]:
+        """Return the plan as the fields of `devices.jsonl`."""
+        return {
+            "device": self.cohort.devices.tolist(),
+            "samples": self.cohort.samples.tolist(),
+            "draws": self.cohort.draws.tolist(),
+            "straggler": self.work.straggler.tolist(),
+            "epochs": self.work.epochs.tolist(),
+            "budget": self.work.budget.tolist(),
+            "kept": self.kept.tolist(),
+            "weight": self.weights.tolist(),
+            **({"failed": self.failed.tolist()} if self.failed.any() else {}),
+        }
+
+
+def plan_round(config: Config, population: Population, method: Method, round: int) -> RoundPlan:
+    """Return the plan of a round."""
+    chosen = config.devices
+    draw = {"seed": config.seed, "round": round}
+    cohort = draw_cohort(chosen.sampling, chosen.per_round, population.train.offsets, **draw)
+    work = straggler_work(
+        cohort,
+        per_round=chosen.per_round,
+        share=chosen.stragglers,
+        epochs=config.solver.epochs,
+        batch_size=config.solver.batch_size,
+        **draw,
+    )
+    failed = failures(cohort, per_round=chosen.per_round, share=chosen.failure, **draw)
+    kept = method.kept(work) & ~failed
+    return RoundPlan(round, cohort, work, failed, kept, merge_weights(chosen.sampling, cohort, kept))

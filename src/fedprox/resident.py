@@ -1,0 +1,46 @@
+"""Samples as arrays that compiled programs read in place.
+
+On a CPU the memory of the population is shared, not copied, where its alignment allows it (memory-mapped columns do);
+on an accelerator the samples are copied to it once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from fedprox.errors import DataError
+from fedprox.population import Samples
+from fedprox.runtime import SMALL
+from fedprox.trees import Tree
+
+__all__ = ["Resident", "resident"]
+
+
+@dataclass(frozen=True)
+class Resident:
+    """The samples of all devices where the programs run; `block` rows are taken at once when a device is walked."""
+
+    x: jax.Array
+    y: jax.Array
+    block: int
+
+    @classmethod
+    def of(cls, samples: Samples) -> Resident:
+        """Hand samples to JAX."""
+        if len(samples) >= 2**31:
+            raise DataError(f"a population must have fewer than 2^31 samples; got {len(samples)}")
+        return cls(jax.device_put(samples.x), jax.device_put(samples.y), _block(samples))
+
+
+def resident(tree: Tree) -> Tree:
+    """Return the tree with its leaves where the programs run."""
+    return jax.tree.map(jax.device_put, tree)
+
+
+def _block(samples: Samples) -> int:
+    """Return about the number of rows of a typical device, so that little is computed in vain."""
+    typical = max(int(np.median(np.diff(samples.offsets))), 1)
+    return min(max(8, min(SMALL, 1 << (typical.bit_length() - 1))), max(len(samples), 1))

@@ -1,0 +1,159 @@
+"""Solvers that take a step for each mini-batch gradient, and the one loop that runs them.
+
+Such a solver is a pair of pure functions: the state it starts with, and one step from a gradient of the subproblem.
+The loop feeds it the gradients of mini-batches (with batch size 0, of the whole local data set) as far as the budget
+goes. Number of steps, sizes, mu and learning rate are arguments of one compiled program, never part of its shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedprox.inexactness import gradient_norm_program, inexactness
+from fedprox.models import Model, mean_gradient
+from fedprox.runtime import SMALL, compiled, one_kernel
+from fedprox.solvers.solver import LocalProblem, span
+from fedprox.subproblem import Subproblem, add_terms, device_gradient
+from fedprox.trees import Tree
+
+__all__ = ["Stepwise", "fullbatch_program", "minibatch_program"]
+
+
+@dataclass(frozen=True)
+class Stepwise:
+    """A solver defined by its step.
+
+    Attributes:
+      name: what it is called in configs and records.
+      init: `init(params) -> state` at the start of every local solve.
+      step: `step(params, gradient, state, learning_rate) -> (params, state)`.
+      is_sgd: whether a step moves along the gradient (or a fixed combination of past ones).
+    """
+
+    name: str
+    init: Callable[[Tree], Tree]
+    step: Callable[[Tree, Tree, Tree, jax.Array], tuple[Tree, Tree]]
+    is_sgd: bool = False
+
+    def solve(self, local: LocalProblem) -> tuple[Tree, int]:
+        """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""
+        target = _Target(local) if local.gamma > 0 else None
+        params, taken = local.problem.anchor, 0
+        if target is not None and target.is_met(params):
+            return params, taken
+        state = self.init(params)
+        learning_rate = np.float32(local.learning_rate)
+        fixed = (local.problem, learning_rate, local.resident.x, local.resident.y)
+        if local.batch_size == 0:
+            program = fullbatch_program(local.model, self, local.resident.block)
+            at_once = local.budget if target is None else 1
+            while taken < local.budget:
+                params, state = program(params, state, *fixed, span(local.begin, local.count, at_once))
+                taken += at_once
+                if target is not None and target.is_met(params):
+                    break
+            return params, taken
+        program = minibatch_program(local.model, self, local.batch_size)
+        piece = max(16, min(1024, 16384 // local.batch_size))  # steps in one call of the compiled loop
+        for rows, counts, steps in local.minibatches(piece, epochs_at_once=0 if target is None else 1):
+            params, state = program(params, state, *fixed, span(local.begin, steps), rows, counts)
+            taken += steps
+            if target is not None and taken % local.steps_per_epoch == 0 and target.is_met(params):
+                break
+        return params, taken
+
+
+class _Target:
+    """The stopping rule ||grad h(w)|| <= gamma ||grad h(w^t)||; each check costs one gradient over all samples."""
+
+    def __init__(self, local: LocalProblem) -> None:
+        self._local = local
+        self._norm_at_anchor = self._norm(local.problem.anchor)
+
+    def is_met(self, params: Tree) -> bool:
+        norm = self._norm_at_anchor if params is self._local.problem.anchor else self._norm(params)
+        return inexactness(norm, self._norm_at_anchor) <= self._local.gamma
+
+    def _norm(self, params: Tree) -> float:
+        local = self._local
+        program = gradient_norm_program(local.model, local.resident.block)
+        return float(program(params, local.problem, local.resident.x, local.resident.y, span(local.begin, local.count)))
+
+
+@lru_cache(maxsize=32)
+def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callable[..., Any]:
+    """Return the compiled program that takes mini-batch steps.
+
+    `program(params, state, problem, learning_rate, x, y, span, rows, counts) -> (params, state)` with span = (begin,
+    steps) takes steps 0, ..., steps - 1; the batch of step s is the first counts[s] of the rows begin + rows[s].
+    """
+    small = model.small and batch_size <= SMALL
+    take = _rows if small else one_kernel(_rows)
+
+    def program(
+        params: Tree,
+        state: Tree,
+        problem: Subproblem,
+        learning_rate: jax.Array,
+        x: jax.Array,
+        y: jax.Array,
+        span: jax.Array,
+        rows: jax.Array,
+        counts: jax.Array,
+    ) -> tuple[Tree, Tree]:
+        begin, steps = span
+
+        def take_step(s: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+            params, state = carry
+            batch = begin + lax.dynamic_index_in_dim(rows, s, keepdims=False)
+            count = lax.dynamic_index_in_dim(counts, s, keepdims=False)
+            xs, ys = take(x, y, batch)
+            weights = jnp.where(jnp.arange(batch_size) < count, 1.0 / count, 0.0)
+            gradient = add_terms(problem, params, mean_gradient(model, params, xs, ys, weights))
+            return solver.step(params, gradient, state, learning_rate)
+
+        return lax.fori_loop(0, steps, take_step, (params, state))
+
+    return compiled(one_kernel(program) if small else program)
+
+
+@lru_cache(maxsize=32)
+def fullbatch_program(model: Model, solver: Stepwise, block: int) -> Callable[..., Any]:
+    """Return the compiled program that takes steps with the gradient of the whole local data set.
+
+    `program(params, state, problem, learning_rate, x, y, span) -> (params, state)` with span = (begin, count, steps).
+    """
+
+    def program(
+        params: Tree,
+        state: Tree,
+        problem: Subproblem,
+        learning_rate: jax.Array,
+        x: jax.Array,
+        y: jax.Array,
+        span: jax.Array,
+    ) -> tuple[Tree, Tree]:
+        begin, count, steps = span
+
+        def take_step(_: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+            params, state = carry
+            gradient = device_gradient(model, params, x, y, begin, count, block)
+            return solver.step(params, add_terms(problem, params, gradient), state, learning_rate)
+
+        return lax.fori_loop(0, steps, take_step, (params, state))
+
+    return compiled(program)
+
+
+def _rows(x: jax.Array, y: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the given rows, which are known to exist."""
+    xs, ys = (array.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False) for array in (x, y))
+    return xs, ys
