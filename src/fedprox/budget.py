@@ -55,7 +55,8 @@ def minibatches(
     per_epoch = int(steps_per_epoch(samples, batch_size))
     sizes = np.full(per_epoch, batch_size, np.int32)
     sizes[-1] = samples - (per_epoch - 1) * batch_size
-    at_once = epochs_at_once or max(1, piece // per_epoch)
+    fitting = max(1, piece // per_epoch)
+    at_once = min(epochs_at_once or fitting, fitting)
     stream = bits(seed, Purpose.ORDER, round, device)
     while steps > 0:
         epochs = min(at_once, -(-steps // per_epoch))

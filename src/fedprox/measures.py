@@ -32,7 +32,7 @@ from fedprox.resident import Resident, resident
 from fedprox.runtime import SMALL, Workers, compiled, one_kernel
 from fedprox.sampling import draw_without_replacement
 from fedprox.subproblem import rows_in_block
-from fedprox.trees import Tree, TreeSum, squared_norm, to_numpy
+from fedprox.trees import Tree, TreeSum, quiet, squared_norm, to_numpy
 
 __all__ = ["Measurer", "Measures", "PerDevice", "dissimilarity"]
 
@@ -91,6 +91,7 @@ class Measurer:
         self._train.compile(params, self._gradients)
         self._test.compile(params, False)
 
+    @quiet
     def measure(self, params: Tree) -> Measures:
         """Measure a model."""
         train = self._train(params, self._gradients)

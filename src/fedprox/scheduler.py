@@ -7,6 +7,7 @@ pipes, results are run folders. A run that fails, or a process that dies, costs 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -80,7 +81,8 @@ def run_jobs(
         thread.start()
     try:
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(0.2)  # a signal may reach another thread, and is answered only when this one wakes
     except BaseException:
         with line.lock:
             line.stopped = True
@@ -105,14 +107,23 @@ def _serve(line: _Line, running: list[subprocess.Popen[str]]) -> None:
             index, job = line.jobs.get_nowait()
         except queue.Empty:
             break
-        if process is None or process.poll() is not None:
-            process = _start(line, running)
+        if process is not None and process.poll() is not None:
+            _end(process)
+            process = None
+        process = process or _start(line, running)
         ended = _run(line, process, job) if process is not None else Ended(job, error="stopped before it began")
         with line.lock:
             line.ended[index] = ended
     if process is not None:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Let a worker process end, and take leave of it; one that has died cannot be told anything."""
+    with contextlib.suppress(BrokenPipeError):
         _pipe(process.stdin).close()
-        process.wait()
+    process.wait()
+    _pipe(process.stdout).close()
 
 
 def _start(line: _Line, running: list[subprocess.Popen[str]]) -> subprocess.Popen[str] | None:

@@ -38,7 +38,7 @@ from fedprox.sampling import check_sampling
 from fedprox.solvers import Solver
 from fedprox.state import State
 from fedprox.stopping import Outcome
-from fedprox.trees import Tree, difference, flatten_names, squared_norm, to_numpy, unflatten_names
+from fedprox.trees import Tree, difference, flatten_names, quiet, squared_norm, to_numpy, unflatten_names
 
 __all__ = ["SolverChoice", "train"]
 
@@ -161,6 +161,7 @@ class _Run:
                 break
         return self._finish(ended, compile_seconds)
 
+    @quiet
     def _run_round(self) -> tuple[dict[str, Any], mu.Signals]:
         """Take one round t -> t + 1 and return its record, and what mu may learn from it."""
         clock = time.perf_counter()

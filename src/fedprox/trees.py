@@ -18,6 +18,7 @@ __all__ = [
     "difference",
     "flatten_names",
     "is_finite",
+    "quiet",
     "scale",
     "squared_norm",
     "to_numpy",
@@ -25,6 +26,9 @@ __all__ = [
 ]
 
 Tree = Any  # a pytree of arrays: model parameters, gradients, states
+
+quiet = np.errstate(over="ignore", invalid="ignore")
+"""Around arithmetic whose result may be infinite or not a number: that is an outcome to record, not to warn of."""
 
 
 def to_numpy(tree: Tree) -> Tree:
@@ -72,7 +76,7 @@ class TreeSum:
 
     def add(self, position: int, value: Tree, level: int = 0) -> None:
         """Put in the leaf at `position`, or with `level` the sum of the whole subtree of 2**level leaves there."""
-        node = (level, position)
+        node = (min(level, self._levels), position)  # a subtree may reach beyond the last leaf
         while node[0] < self._levels:
             sibling = (node[0], node[1] ^ 1)
             if sibling[1] << node[0] >= self._count:  # an empty subtree beyond the last leaf

@@ -16,7 +16,7 @@ __all__ = ["read_npz"]
 def read_npz(path: str | Path, seed: int = 0) -> Population:
     """Read an npz file into a population; without `test` a fifth of each device's rows is drawn with `seed`."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in ("x", "y", "device", "test") if name in file.files}
     except FileNotFoundError:
         raise DataError(f"data file {path} does not exist") from None

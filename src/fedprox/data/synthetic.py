@@ -1,12 +1,14 @@
 """Synthetic(alpha, beta) and Synthetic IID (Section 5.1 and Appendix C.1).
 
 For each device k: u_k ~ N(0, alpha), W_k and b_k have entries from N(u_k, 1); B_k ~ N(0, beta), v_k has entries from
-N(B_k, 1); x ~ N(v_k, Sigma) with Sigma_jj = j^-1.2, and y = argmax(softmax(W_k x + b_k)). So alpha moves the devices'
-models apart and beta their inputs. In the IID set all devices share W, b ~ N(0, 1) and v = 0.
+N(B_k, 1); x ~ N(v_k, Sigma) with Sigma_jj = j^-1.2, and y = argmax(softmax(W_k x + b_k)). So alpha is meant to move
+the devices' models apart, and beta moves their inputs. In the IID set all devices share W, b ~ N(0, 1) and v = 0.
 
 Where the paper is silent the released generator is followed: a device has int(lognormal(4, 2)) + 50 samples, and
-alpha and beta are standard deviations. A fifth of each device's samples are test samples. Every device draws from a
-stream of its own, so that device 7 is the same whatever the number of devices.
+alpha and beta are standard deviations. One consequence is worth knowing: u_k is one number that shifts all entries of
+W_k and b_k, so it adds the same to every class's score and cancels in the argmax; devices' labels differ because the
+W_k are drawn anew for each device, whatever alpha is. A fifth of each device's samples are test samples. Every device
+draws from a stream of its own, so that device 7 is the same whatever the number of devices.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from fedprox.runtime import compiled
 from fedprox.solvers import LocalProblem, Solver
 from fedprox.solvers.solver import span
 from fedprox.subproblem import Subproblem, device_gradient
-from fedprox.trees import Tree, difference, scale, squared_norm, to_numpy
+from fedprox.trees import Tree, difference, quiet, scale, squared_norm, to_numpy
 
 __all__ = ["Answer", "Broadcast", "DeviceSide", "Task"]
 
@@ -72,6 +72,7 @@ class DeviceSide:
     learning_rate: float
     gamma: float = 0.0
 
+    @quiet
     def solve(self, task: Task, broadcast: Broadcast, anchor: Tree) -> Answer:
         """Work on the subproblem of a device; `anchor` is broadcast.params where the programs run."""
         own = self.gradient(task.device, anchor) if self.method.needs_gradients else None

@@ -1,0 +1,124 @@
+from math import ceil
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedprox.budget import minibatches, steps_per_epoch
+from fedprox.sampling import Cohort
+from fedprox.systems import failures, straggler_work
+
+
+def batches_of(samples, batch_size, steps, piece=16, epochs_at_once=0, device=0):
+    batches = []
+    for rows, counts, taken in minibatches(
+        samples, batch_size, steps, seed=0, round=1, device=device, piece=piece, epochs_at_once=epochs_at_once
+    ):
+        assert rows.shape == (piece, batch_size)
+        assert counts.shape == (piece,)
+        assert rows.min() >= 0 and rows.max() < samples  # also the fill must be rows that exist
+        batches += [rows[s, : counts[s]].tolist() for s in range(taken)]
+    return batches
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.integers(1, 15), st.integers(1, 100), st.sampled_from([4, 16, 64]))
+def test_batches_walk_through_whole_epochs_and_stop_at_the_budget(samples, batch_size, steps, piece):
+    batches = batches_of(samples, batch_size, steps, piece)
+    assert len(batches) == steps
+    per_epoch = ceil(samples / batch_size)
+    assert steps_per_epoch(samples, batch_size) == per_epoch
+    for begin in range(0, steps - per_epoch + 1, per_epoch):
+        epoch = batches[begin : begin + per_epoch]
+        assert sorted(row for batch in epoch for row in batch) == list(range(samples))
+        assert all(len(batch) == batch_size for batch in epoch[:-1])
+        assert len(epoch[-1]) == samples - (per_epoch - 1) * batch_size
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 60), st.integers(0, 3))
+def test_a_smaller_budget_is_the_beginning_of_a_larger_one_however_it_is_cut(samples, batch_size, steps, at_once):
+    whole = batches_of(samples, batch_size, 60, piece=64)
+    assert batches_of(samples, batch_size, steps, piece=8, epochs_at_once=at_once) == whole[:steps]
+
+
+def test_every_epoch_and_every_device_has_its_own_order():
+    first, second = (tuple(batch) for batch in batches_of(50, 50, 2))
+    assert first != second
+    assert batches_of(50, 50, 1, device=1)[0] != list(first)
+
+
+def test_orders_are_uniform():
+    counts = {}
+    for device in range(3000):
+        order = tuple(batches_of(3, 3, 1, device=device)[0])
+        counts[order] = counts.get(order, 0) + 1
+    assert len(counts) == 6
+    assert sum((count - 500) ** 2 / 500 for count in counts.values()) < 20.5  # 99.9%, 5 degrees of freedom
+
+
+def cohort_of(sizes):
+    sizes = np.asarray(sizes)
+    return Cohort(np.arange(len(sizes)) + 100, sizes, np.ones(len(sizes), int))
+
+
+def work_of(cohort, share, epochs, batch_size=10, round=1, per_round=None):
+    return straggler_work(
+        cohort,
+        per_round=per_round or len(cohort),
+        share=share,
+        epochs=epochs,
+        batch_size=batch_size,
+        seed=0,
+        round=round,
+    )
+
+
+@given(
+    st.lists(st.integers(1, 99), min_size=1, max_size=12),
+    st.floats(0, 1),
+    st.integers(1, 20),
+    st.integers(0, 12),
+    st.integers(1, 99),
+)
+def test_budgets(sizes, share, epochs, batch_size, round):
+    cohort = cohort_of(sizes)
+    work = work_of(cohort, share, epochs, batch_size, round)
+    per_epoch = np.array([steps_per_epoch(size, batch_size) for size in sizes])
+    assert work.straggler.sum() == int(share * len(sizes) + 0.5)
+    assert (work.budget[~work.straggler] == epochs * per_epoch[~work.straggler]).all()
+    assert (work.budget >= 1).all()
+    assert (work.budget <= epochs * per_epoch).all()
+    assert np.allclose(work.epochs * per_epoch, work.budget)
+    if epochs > 1:
+        assert (work.budget % per_epoch == 0).all()  # whole epochs
+
+
+def test_stragglers_draw_every_number_of_epochs_from_1_to_e():
+    drawn = [
+        epochs for round in range(400) for epochs in work_of(cohort_of([30] * 5), 1.0, 4, round=round).epochs.tolist()
+    ]
+    counts = [drawn.count(x) for x in (1, 2, 3, 4)]
+    assert sum(counts) == 2000
+    assert sum((count - 500) ** 2 / 500 for count in counts) < 16.3  # 99.9%, 3 degrees of freedom
+
+
+def test_with_one_epoch_stragglers_draw_a_number_of_mini_batches():
+    steps = [
+        budget for round in range(300) for budget in work_of(cohort_of([45] * 4), 1.0, 1, round=round).budget.tolist()
+    ]
+    counts = [steps.count(x) for x in (1, 2, 3, 4, 5)]
+    assert sum(counts) == 1200
+    assert sum((count - 240) ** 2 / 240 for count in counts) < 18.5  # 99.9%, 4 degrees of freedom
+
+
+def test_with_repeated_draws_the_number_of_stragglers_still_follows_k():
+    assert work_of(cohort_of([5, 5, 5]), 0.5, 2, per_round=4).straggler.sum() == 2
+    assert work_of(cohort_of([5, 5, 5]), 0.9, 2, per_round=10).straggler.sum() == 3
+
+
+def test_who_fails_is_drawn_apart_from_who_straggles():
+    cohort = cohort_of([5] * 10)
+    failed = failures(cohort, per_round=10, share=0.3, seed=0, round=1)
+    assert failed.sum() == 3
+    assert failed.tolist() != work_of(cohort, 0.3, 2).straggler.tolist()

@@ -1,0 +1,104 @@
+import tomllib
+
+import pytest
+
+from fedprox.config import Config, with_overrides
+from fedprox.errors import ConfigError
+from fedprox.recipes import names, settings_of
+
+
+def test_defaults_are_the_contract():
+    config = Config.from_dict({})
+    assert config.rounds == 200
+    assert (config.data.name, config.data.alpha, config.data.devices) == ("synthetic", 1.0, 30)
+    assert (config.method.name, config.method.mu) == ("fedprox", 0.0)
+    assert (config.solver.learning_rate, config.solver.batch_size, config.solver.epochs) == (0.01, 10, 20)
+    assert (config.devices.per_round, config.devices.sampling, config.devices.stragglers) == (10, "uniform", 0.0)
+    assert config.checkpoint.every == 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"method": {"mu": -1.0}}, r"`method.mu` must be a number >= 0.*; got -1.0"),
+        ({"method": {"mu": float("nan")}}, r"`method.mu` must be .*; got nan"),
+        ({"method": {"mu": "often"}}, r"`method.mu` must be .*; got 'often'"),
+        ({"method": {"mu": True}}, r"`method.mu` must be .*; got True"),
+        ({"method": {"name": "fedavg", "mu": 0.1}}, r"`method.mu` must be left out with method.name = 'fedavg'.* 0.1"),
+        ({"method": {"name": "fedpox"}}, r"`method.name` must be one of .*fedprox.*; got 'fedpox'"),
+        ({"devices": {"stragglers": 1.5}}, r"`devices.stragglers` must be a number in \[0, 1\]; got 1.5"),
+        ({"devices": {"per_round": 0}}, r"`devices.per_round` must be a whole number >= 1; got 0"),
+        ({"devices": {"per_round": 2.5}}, r"`devices.per_round` must be a whole number >= 1; got 2.5"),
+        ({"solver": {"epochs": 0}}, r"`solver.epochs` must be a whole number >= 1; got 0"),
+        ({"solver": {"epochs": "20"}}, r"`solver.epochs` must be a whole number >= 1; got '20'"),
+        ({"solver": {"learning_rate": float("inf")}}, r"`solver.learning_rate` must be a number > 0; got inf"),
+        ({"data": {"alpha": float("nan")}}, r"`data.alpha` must be a number >= 0; got nan"),
+        ({"rounds": True}, r"`rounds` must be a whole number >= 1; got True"),
+        ({"rouns": 3}, r"unknown key `rouns`; did you mean `rounds`\?"),
+        ({"method": {"mue": 3}}, r"unknown key `method.mue`; did you mean `method.mu`\?"),
+        ({"solvr": {"epochs": 3}}, r"unknown key `solvr`; did you mean `solver`\?"),
+        ({"solver": 3}, r"`solver` must be a table of settings; got 3"),
+        (
+            {"measure": {"every": 5}, "method": {"mu": "adaptive"}},
+            r"`measure.every` must be 1 with `method.mu = 'adapt",
+        ),
+        ({"measure": {"every": 5}, "stop": {"converged": True}}, r"`measure.every` must be 1 with `stop.converged`"),
+        ({"data": {"name": "leaf"}}, r"`data.path` must be given"),
+    ],
+)
+def test_a_bad_value_gets_one_sentence_with_field_rule_and_value(settings, sentence):
+    with pytest.raises(ConfigError, match=sentence) as error:
+        Config.from_dict(settings)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("method", [{"name": "fedavg"}, {"mu": 0.001}, {"mu": "adaptive", "mu_initial": 1.0}])
+def test_a_config_survives_toml(tmp_path, method):
+    config = Config.from_dict({"seed": 3, "method": method, "data": {"path": 'a "quoted" \\ path'}})
+    assert Config.from_dict(tomllib.loads(config.to_toml())) == config
+    file = tmp_path / "c.toml"
+    file.write_text(config.to_toml())
+    assert Config.of(file) == config == Config.of(str(file)) == Config.of(config)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        Config.from_toml(tmp_path / "missing.toml")
+    (tmp_path / "broken.toml").write_text("rounds = ")
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        Config.from_toml(tmp_path / "broken.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        Config.from_toml(tmp_path / "binary.toml")
+
+
+def test_overrides_read_toml_and_fall_back_to_text():
+    settings = with_overrides({}, ["rounds=7", "method.mu=adaptive", "data.path=3", "stop.diverged=true", "seed=1"])
+    assert settings == {
+        "rounds": 7,
+        "method": {"mu": "adaptive"},
+        "data": {"path": "3"},  # a key that wants text takes it as it is
+        "stop": {"diverged": True},
+        "seed": 1,
+    }
+    with pytest.raises(ConfigError, match=r"section\.key=value"):
+        with_overrides({}, ["rounds"])
+    with pytest.raises(ConfigError, match=r"section\.key=value"):
+        with_overrides({}, ["a.b.c=1"])
+    with pytest.raises(ConfigError, match="`rounds` is not a section"):
+        with_overrides({"rounds": 3}, ["rounds.x=1"])
+
+
+def test_the_settings_given_are_not_changed():
+    settings = {"method": {"mu": 1.0}}
+    with_overrides(settings, ["method.mu=2"])
+    assert settings == {"method": {"mu": 1.0}}
+
+
+def test_every_recipe_is_valid():
+    assert {"synthetic-1-1", "synthetic-0-0", "synthetic-0.5-0.5", "synthetic-iid"} <= set(names())
+    for name in names():
+        Config.from_dict(settings_of(name))
+    with pytest.raises(ConfigError, match="did you mean `synthetic-1-1`"):
+        settings_of("synthetic-1")

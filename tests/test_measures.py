@@ -1,0 +1,108 @@
+import math
+
+import jax
+import numpy as np
+import pytest
+
+import reference_fedprox as reference
+from conftest import population_of
+from fedprox.measures import Measurer, dissimilarity
+from fedprox.models import Model, softmax_regression
+from fedprox.population import Population
+from fedprox.resident import Resident
+from fedprox.runtime import Workers
+
+
+def measurer_of(population, model=None, **options):
+    model = model or softmax_regression(population.shape[0], population.classes)
+    return Measurer(population, Resident.of(population.train), model, Workers(1), **options)
+
+
+def some_params(population, seed=0):
+    random = np.random.default_rng(seed)
+    return {
+        "bias": random.normal(size=population.classes).astype(np.float32),
+        "weight": random.normal(size=(population.classes, population.shape[0])).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("sizes", [[5], [7, 23, 4, 31, 12], [1] * 300, [600, 3, 3]])
+def test_measures_equal_numpy(sizes):
+    population = population_of(sizes, test=2)
+    params = some_params(population)
+    measured = measurer_of(population).measure(params)
+    devices = [population.train.of(k) for k in range(population.devices)]
+    weight, bias = params["weight"].astype(float), params["bias"].astype(float)
+    loss, variance, b = reference.measures(weight, bias, devices)
+    assert measured.train_loss == pytest.approx(loss, rel=1e-5)
+    assert measured.gradient_variance == pytest.approx(variance, rel=1e-4, abs=1e-6)
+    assert measured.dissimilarity == pytest.approx(b, rel=1e-5)
+    for part, accuracy in ((population.train, measured.train_accuracy), (population.test, measured.test_accuracy)):
+        assert accuracy == (np.argmax(part.x @ weight.T + bias, axis=1) == part.y).mean()
+
+
+def test_per_device_records(small_population):
+    params = some_params(small_population)
+    records = measurer_of(small_population).per_device(params)
+    for k, record in enumerate(records):
+        x, y = small_population.train.of(k)
+        losses, _, _ = reference.losses_and_gradient(params["weight"], params["bias"], x, y)
+        assert record["device"] == k
+        assert record["train_samples"] == len(y)
+        assert record["train_loss"] == pytest.approx(losses.mean(), rel=1e-5)
+        x, y = small_population.test.of(k)
+        expected = (np.argmax(x @ params["weight"].T + params["bias"], axis=1) == y).mean()
+        assert record["test_accuracy"] == pytest.approx(expected)
+
+
+def test_devices_without_test_data_are_normal():
+    population = Population.from_arrays(np.eye(4), [0, 1, 0, 1], [0, 0, 1, 1], test=[0, 1, 0, 0])
+    records = measurer_of(population).per_device(some_params(population))
+    assert [record["test_samples"] for record in records] == [1, 0]
+    assert records[1]["test_loss"] is None
+    assert records[1]["test_accuracy"] is None
+
+
+def test_a_fixed_sample_of_devices_is_measured(small_population):
+    measurer = measurer_of(small_population, sample=2, seed=1)
+    assert len(measurer.devices) == 2
+    params = some_params(small_population)
+    devices = [small_population.train.of(int(k)) for k in measurer.devices]
+    loss, variance, _ = reference.measures(params["weight"].astype(float), params["bias"].astype(float), devices)
+    measured = measurer.measure(params)
+    assert measured.train_loss == pytest.approx(loss, rel=1e-5)
+    assert measured.gradient_variance == pytest.approx(variance, rel=1e-4)
+    assert measurer_of(small_population, sample=2, seed=1).devices.tolist() == measurer.devices.tolist()
+
+
+def test_without_gradients_nothing_is_said_of_dissimilarity(small_population):
+    measured = measurer_of(small_population, gradients=False).measure(some_params(small_population))
+    assert (measured.gradient_variance, measured.dissimilarity) == (None, None)
+    with_them = measurer_of(small_population).measure(some_params(small_population))
+    assert measured.train_loss == with_them.train_loss
+
+
+def test_identical_devices_are_not_dissimilar():
+    x, y = np.random.default_rng(0).normal(size=(6, 3)), [0, 1, 2, 0, 1, 2]
+    population = Population.from_arrays(np.tile(x, (4, 1)), y * 4, np.repeat(range(4), 6), test=np.zeros(24))
+    measured = measurer_of(population).measure(some_params(population))
+    assert measured.dissimilarity == pytest.approx(1.0, abs=1e-6)
+    assert measured.gradient_variance == pytest.approx(0.0, abs=1e-6)
+
+
+def test_dissimilarity_and_its_exceptions():
+    assert dissimilarity(9.0, 1.0) == 3.0
+    assert dissimilarity(2.0, 2.0) == 1.0
+    assert dissimilarity(0.0, 0.0) == 1.0
+    assert dissimilarity(1.0, 0.0) == math.inf
+
+
+def test_a_regression_has_no_accuracy():
+    population = Population.from_arrays(np.ones((6, 1)), np.arange(6.0), [0, 0, 0, 1, 1, 1], test=[0, 0, 1, 0, 0, 1])
+    model = Model("mean", lambda key: np.zeros(1, np.float32), lambda w, x, y: (x @ w - y) ** 2 / 2, None)
+    measured = measurer_of(population, model).measure(np.zeros(1, np.float32))
+    assert measured.train_loss == pytest.approx(np.mean([0, 1, 9, 16]) / 2)
+    assert (measured.train_accuracy, measured.test_accuracy) == (None, None)
+    # gradients of the devices: -(0 + 1)/2 and -(3 + 4)/2; mean -2, so E||g||^2 = (0.25 + 12.25)/2
+    assert measured.gradient_variance == pytest.approx(6.25 - 4)
+    assert jax.numpy.isclose(measured.dissimilarity, math.sqrt(6.25 / 4))

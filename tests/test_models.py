@@ -1,0 +1,86 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import reference_fedprox as reference
+from fedprox import models
+from fedprox.errors import ConfigError
+from fedprox.models import mean_gradient
+
+
+def batch(shape, classes, rows=6, seed=0):
+    random = np.random.default_rng(seed)
+    return random.normal(size=(rows, *shape)).astype(np.float32), random.integers(0, classes, rows).astype(np.int32)
+
+
+@pytest.mark.parametrize(("features", "classes"), [(4, 3), (60, 10), (200, 10), (1, 2)])
+def test_softmax_regression_brings_the_gradient_of_its_own_loss(features, classes):
+    model = models.softmax_regression(features, classes)
+    x, y = batch((features,), classes)
+    random = np.random.default_rng(1)
+    params = {
+        "bias": jnp.asarray(random.normal(size=classes), jnp.float32),
+        "weight": jnp.asarray(random.normal(size=(classes, features)), jnp.float32),
+    }
+    weights = jnp.asarray([0.5, 0.0, 0.1, 0.2, 0.1, 0.1])
+    automatic = jax.grad(lambda params: (weights * model.loss(params, x, y)).sum())(params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6),
+        automatic,
+        mean_gradient(model, params, x, y, weights),
+    )
+
+
+def test_softmax_regression_equals_numpy_and_starts_from_zeros():
+    model = models.softmax_regression(5, 3)
+    x, y = batch((5,), 3)
+    zeros = model.init(jax.random.key(0))
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(zeros))
+    weight, bias = np.arange(15.0).reshape(3, 5) / 10, np.array([0.3, -0.2, 0.1])
+    losses, _, _ = reference.losses_and_gradient(weight, bias, x, y)
+    ours = model.loss({"weight": jnp.asarray(weight), "bias": jnp.asarray(bias)}, x, y)
+    np.testing.assert_allclose(ours, losses, rtol=1e-5)
+    predicted = model.predict({"weight": jnp.asarray(weight), "bias": jnp.asarray(bias)}, x)
+    np.testing.assert_array_equal(predicted, (x @ weight.T + bias).argmax(axis=1))
+
+
+def test_large_scores_do_not_overflow():
+    model = models.softmax_regression(1, 2)
+    params = {"weight": jnp.array([[1e4], [-1e4]]), "bias": jnp.zeros(2)}
+    x, y = jnp.array([[1.0]]), jnp.array([1])
+    assert model.loss(params, x, y)[0] == pytest.approx(2e4)
+    assert jnp.isfinite(mean_gradient(model, params, x, y, jnp.ones(1))["weight"]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("mlp", (7,)), ("mlp", (3, 2)), ("cnn", (8, 8)), ("cnn", (64,)), ("cnn", (9, 8, 3))]
+)
+def test_networks_learn_to_tell_examples_apart(name, shape):
+    model = models.build(name, shape, 3)
+    x, y = batch(shape, 3)
+    params = model.init(jax.random.key(0))
+    objective = jax.jit(lambda params: model.loss(params, x, y).mean())
+    assert model.loss(params, x, y).shape == (6,)
+    first = objective(params)
+    step = jax.jit(lambda params: jax.tree.map(lambda w, g: w - 0.05 * g, params, jax.grad(objective)(params)))
+    for _ in range(60):
+        params = step(params)
+    assert objective(params) < first / 2
+    assert (model.predict(params, x) == y).mean() > 0.8
+
+
+def test_an_mlp_by_hand():
+    model = models.mlp(features=1, classes=2, hidden=2)
+    params = {
+        "hidden": {"weight": jnp.array([[1.0, -1.0]]), "bias": jnp.array([0.0, 0.5])},
+        "output": {"weight": jnp.array([[1.0, 0.0], [0.0, 2.0]]), "bias": jnp.array([0.0, 1.0])},
+    }
+    # x = 2: hidden relu(2, -1.5) = (2, 0), scores (2, 1)
+    assert model.loss(params, jnp.array([[2.0]]), jnp.array([1]))[0] == pytest.approx(np.log(1 + np.e), rel=1e-5)
+
+
+def test_a_cnn_needs_images():
+    for shape in ((7,), (3, 3), (2, 2, 2, 2)):
+        with pytest.raises(ConfigError, match="'cnn' must be used with images"):
+            models.build("cnn", shape, 3)

@@ -1,0 +1,142 @@
+"""Convergence, divergence and losses that are not finite; mu over the rounds; stopping."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fedprox
+from fedprox.stopping import Outcome
+
+
+def outcome_of(losses):
+    outcome = Outcome()
+    for round, loss in enumerate(losses):
+        outcome.see(round, loss)
+    return outcome
+
+
+def test_converged_where_two_losses_in_a_row_differ_by_less_than_a_ten_thousandth():
+    assert outcome_of([2.0, 1.5, 1.49995, 1.0]).converged_round == 2
+    assert outcome_of([2.0, 1.5, 1.4998]).converged_round is None
+    assert outcome_of([1.0, 1.00005]).converged_round == 1  # a small rise counts too
+
+
+def test_diverged_where_the_loss_rose_by_more_than_1_in_ten_rounds():
+    rising = [1.0 + 0.11 * t for t in range(20)]
+    assert outcome_of(rising).diverged_round == 10
+    assert outcome_of([1.0 + 0.09 * t for t in range(20)]).diverged_round is None
+
+
+def test_measuring_less_often_says_nothing_of_rounds_not_measured():
+    outcome = Outcome()
+    for round in (0, 5, 10):
+        outcome.see(round, 1.0 + round)
+    assert outcome.converged_round is None
+    assert outcome.diverged_round == 10
+
+
+def exploding(**settings):
+    return {
+        "rounds": 6,
+        "solver": {"learning_rate": 3e38, "epochs": 3},
+        "method": {"mu": 0.0},
+        "devices": {"per_round": 3},
+        **settings,
+    }
+
+
+def test_a_loss_that_is_not_finite_is_recorded_and_never_a_crash(small_population, tmp_path):
+    result = fedprox.train(exploding(), population=small_population, out=tmp_path / "run")
+    since = result.summary["not_finite_since"]
+    assert since is not None
+    assert result.summary["diverged_round"] <= since
+    assert result.summary["ended"] == "finished"
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 7
+    assert rows[-1]["train_loss"] is None
+    assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["not_finite_since"] == since
+
+
+def test_stop_where_it_diverges(small_population):
+    result = fedprox.train(exploding(stop={"diverged": True}), population=small_population)
+    assert result.summary["ended"] == "diverged"
+    assert result.summary["rounds"] == result.summary["diverged_round"] < 6
+
+
+def test_stop_where_it_converges(small_population):
+    config = {
+        "rounds": 50,
+        "solver": {"learning_rate": 1e-6, "epochs": 1},
+        "devices": {"per_round": 3},
+        "stop": {"converged": True},
+    }
+    result = fedprox.train(config, population=small_population)
+    assert (result.summary["ended"], result.summary["rounds"]) == ("converged", 1)
+
+
+def test_a_callback_may_end_the_run(small_population):
+    seen = []
+
+    def stop_at_3(progress):
+        seen.append(progress.round)
+        return progress.round == 3
+
+    config = {"rounds": 9, "solver": {"epochs": 1}, "devices": {"per_round": 2}}
+    result = fedprox.train(config, population=small_population, callbacks=[stop_at_3])
+    assert seen == [0, 1, 2, 3]
+    assert (result.summary["ended"], result.summary["rounds"]) == ("stopped", 3)
+
+
+def test_measuring_every_third_round_and_the_last(small_population):
+    config = {"rounds": 8, "solver": {"epochs": 1}, "devices": {"per_round": 2}, "measure": {"every": 3}}
+    result = fedprox.train(config, population=small_population)
+    assert result.history.column("round") == [0, 3, 6, 8]
+    assert result.devices.column("round") == list(range(1, 9))
+
+
+def test_sgd_that_cannot_be_stable_gets_a_warning(small_population):
+    config = {
+        "rounds": 1,
+        "solver": {"learning_rate": 0.5, "epochs": 1},
+        "method": {"mu": 4.0},
+        "devices": {"per_round": 2},
+    }
+    with pytest.warns(UserWarning, match=r"`solver.learning_rate` times `method.mu`"):
+        fedprox.train(config, population=small_population)
+
+
+def test_gamma_is_measured_and_used(small_population):
+    config = {
+        "rounds": 3,
+        "method": {"mu": 1.0},
+        "solver": {"epochs": 200, "batch_size": 0, "learning_rate": 0.2, "gamma": 0.1},
+        "devices": {"per_round": 3},
+        "measure": {"gamma": True},
+    }
+    result = fedprox.train(config, population=small_population)
+    for row, metrics in zip(result.devices, result.history[1:], strict=True):
+        assert row["stopped_by"] == ["gamma"] * 3
+        assert all(0 < steps < 200 for steps in row["steps"])
+        assert max(row["gamma"]) <= 0.1
+        assert metrics["gamma_max"] == max(row["gamma"])
+        assert metrics["gamma_mean"] == pytest.approx(np.mean(row["gamma"]))
+
+
+def test_where_the_gradient_is_zero_a_device_stays_and_gamma_is_0():
+    from fedprox.models import Model
+    from fedprox.population import Population
+
+    population = Population.from_arrays(np.ones((4, 1)), np.zeros(4), [0, 0, 1, 1], test=np.zeros(4))
+    model = Model("mean", lambda key: np.zeros(1, np.float32), lambda w, x, y: (x @ w - y) ** 2 / 2, None)
+    config = {
+        "rounds": 2,
+        "solver": {"gamma": 0.5, "learning_rate": 0.1},
+        "devices": {"per_round": 2},
+        "measure": {"gamma": True},
+    }
+    result = fedprox.train(config, population=population, model=model)
+    assert result.devices[0]["gamma"] == [0.0, 0.0]
+    assert result.devices[0]["steps"] == [0, 0]
+    assert result.history[-1]["dissimilarity"] == 1.0

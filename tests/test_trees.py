@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedprox.trees import TreeSum, flatten_names, scale, squared_norm, unflatten_names
+
+
+def pairwise(values):
+    """The sum along the binary tree over positions, written recursively."""
+    if len(values) == 1:
+        return values[0]
+    half = 1 << ((len(values) - 1).bit_length() - 1)
+    return pairwise(values[:half]) + pairwise(values[half:])
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40), st.randoms())
+def test_the_sum_has_the_same_bits_in_whatever_order_the_leaves_arrive(values, random):
+    leaves = np.array(values, np.float32)
+    positions = list(range(len(leaves)))
+    random.shuffle(positions)
+    total = TreeSum(len(leaves))
+    for position in positions:
+        total.add(position, {"w": leaves[position : position + 1]})
+    assert total.result()["w"].tobytes() == np.array([pairwise(list(leaves))]).tobytes()
+
+
+@given(st.integers(1, 40), st.data())
+def test_whole_subtrees_may_be_added_by_somebody_else(count, data):
+    leaves = np.random.default_rng(count).normal(size=count).astype(np.float32)
+    level = data.draw(st.integers(0, 3))
+    width = 1 << level
+    total = TreeSum(count)
+    for index in range(-(-count // width)):
+        part = leaves[index * width : (index + 1) * width]
+        own = TreeSum(len(part))
+        for position, leaf in enumerate(part):
+            own.add(position, leaf)
+        total.add(index, own.result(), level=level)
+    assert total.result() == pairwise(list(leaves))
+
+
+def test_a_sum_that_is_not_complete_says_so():
+    total = TreeSum(3)
+    total.add(0, np.float32(1))
+    with pytest.raises(ValueError, match="the sum of 3 leaves is not complete"):
+        total.result()
+
+
+def test_names_of_leaves_and_back():
+    tree = {"layer": [{"w": np.ones((2, 1))}, {"w": np.zeros(3)}], "b": np.array(5.0)}
+    named = flatten_names(tree)
+    assert list(named) == ["b", "layer.0.w", "layer.1.w"]
+    back = unflatten_names(named, like=tree)
+    assert back["layer"][1]["w"].shape == (3,)
+    with pytest.raises(ValueError, match=r"'layer.1.w' is missing"):
+        unflatten_names({name: named[name] for name in ("b", "layer.0.w")}, like=tree)
+    with pytest.raises(ValueError, match="'more' is not part of the model"):
+        unflatten_names({**named, "more": named["b"]}, like=tree)
+    with pytest.raises(ValueError, match=r"'b' must have shape \(\); got \(2,\)"):
+        unflatten_names({**named, "b": np.zeros(2)}, like=tree)
+
+
+def test_arithmetic():
+    tree = {"a": np.array([3.0], np.float32), "b": np.array([[4.0]], np.float32)}
+    assert squared_norm(tree) == 25
+    assert scale(tree, 0.5)["a"].dtype == np.float32
