@@ -16,7 +16,7 @@ def batches_of(samples, batch_size, steps, piece=16, epochs_at_once=0, device=0)
     ):
         assert rows.shape == (piece, batch_size)
         assert counts.shape == (piece,)
-        assert rows.min() >= 0 and rows.max() < samples  # also the fill must be rows that exist
+        assert set(rows.ravel().tolist()) <= set(range(samples))  # also the fill must be rows that exist
         batches += [rows[s, : counts[s]].tolist() for s in range(taken)]
     return batches
 

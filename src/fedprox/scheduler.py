@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -76,21 +77,19 @@ def run_jobs(
     for index, job in enumerate(jobs):
         line.jobs.put((index, _with_workers(job, threads_each)))
     running: list[subprocess.Popen[str]] = []
-    threads = [threading.Thread(target=_serve, args=(line, running), daemon=True) for _ in range(processes)]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.2)  # a signal may reach another thread, and is answered only when this one wakes
-    except BaseException:
-        with line.lock:
-            line.stopped = True
-            for process in running:
-                process.terminate()
-        for thread in threads:
-            thread.join()
-        raise
+    with ThreadPoolExecutor(max(processes, 1)) as threads:
+        serving = {threads.submit(_serve, line, running) for _ in range(processes)}
+        try:
+            while wait(serving, timeout=0.2).not_done:
+                pass  # woken now and then: a signal that reached another thread is answered only in this one
+        except BaseException:
+            with line.lock:
+                line.stopped = True
+                for process in running:
+                    process.terminate()
+            raise
+    for thread in serving:
+        thread.result()
     return [line.ended[index] for index in range(len(jobs))]
 
 

@@ -1,0 +1,249 @@
+"""Microseconds per local step: this library end to end, beside loops in PyTorch, NumPy and C on the same work.
+
+    python -m benchmarks.speed
+
+One local step is one mini-batch of 10 of softmax regression (10 classes) with the proximal term. W1 is Synthetic(1,1):
+60 features, 30 devices. W2 has the shape of federated MNIST: 784 features, 1,000 devices, sizes by a power law. K = 10,
+E = 20. Every contender takes the same steps on the same mini-batches; they take turns, so that a busy machine is busy
+for all, and the best of several turns counts. `fedprox` is measured through `fedprox.train`, as the sum of the rounds'
+`solve_seconds`: sampling, mini-batch orders, local loops, merging. All on one core, but for the last table.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedprox
+from fedprox.budget import minibatches
+from fedprox.data import synthetic
+from fedprox.population import Population
+
+LEARNING_RATE, MU, BATCH = 0.01, 1.0, 10
+
+
+def mnist_like(devices: int = 1000, seed: int = 0) -> Population:
+    random = np.random.default_rng(seed)
+    sizes = np.maximum(10, (random.pareto(1.5, devices) * 25).astype(int) + 10).clip(max=2000)
+    owner = np.repeat(np.arange(devices), sizes)
+    x = random.normal(size=(len(owner), 784)).astype(np.float32)
+    y = (owner + random.integers(0, 2, len(owner))) % 10
+    return Population.from_arrays(x, y, owner, test=np.arange(len(owner)) == 0)
+
+
+class Work:
+    """The steps of some rounds, drawn as the library draws them."""
+
+    def __init__(self, name: str, population: Population, rounds: int) -> None:
+        self.name, self.population, self.rounds = name, population, rounds
+        self.config = {
+            "rounds": rounds,
+            "method": {"mu": MU},
+            "solver": {"learning_rate": LEARNING_RATE, "batch_size": BATCH},
+            "measure": {"every": 10**6, "dissimilarity": False},
+        }
+        result = fedprox.train({**self.config, "engine": {"workers": 1}}, population=population)
+        self.jobs: list[list[tuple[int, list[Any], float]]] = []
+        for row in result.devices:
+            jobs = []
+            for device, samples, steps, weight in zip(
+                row["device"], row["samples"], row["steps"], row["weight"], strict=True
+            ):
+                pieces = minibatches(samples, BATCH, steps, seed=0, round=row["round"], device=device, piece=1024)
+                batches = [rows[s, : counts[s]] for rows, counts, taken in pieces for s in range(taken)]
+                jobs.append((device, batches, weight))
+            self.jobs.append(jobs)
+        self.steps = sum(len(batches) for jobs in self.jobs for _, batches, _ in jobs)
+        self.final = result.params
+
+    def by_hand(self, solve: Callable[[int, list[Any], Any, Any], tuple[Any, Any]]) -> tuple[Any, Any]:
+        classes, features = self.population.classes, self.population.shape[0]
+        weight, bias = np.zeros((classes, features), np.float32), np.zeros(classes, np.float32)
+        for jobs in self.jobs:
+            solved = [solve(device, batches, weight, bias) for device, batches, _ in jobs]
+            shares = [np.float32(share) for _, _, share in jobs]
+            weight = sum(p * w for p, (w, _) in zip(shares, solved, strict=True))
+            bias = sum(p * b for p, (_, b) in zip(shares, solved, strict=True))
+        return weight, bias
+
+
+def ours(work: Work, workers: int = 1) -> tuple[float, Any]:
+    result = fedprox.train({**work.config, "engine": {"workers": workers}}, population=work.population)
+    return sum(row["solve_seconds"] for row in result.devices), result.params["weight"]
+
+
+def c_loop(work: Work) -> Callable[[], tuple[float, Any]]:
+    source = Path(__file__).with_name("loop.c")
+    library = Path(tempfile.mkdtemp()) / "loop.so"
+    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
+    subprocess.run(["gcc", *flags, str(source), "-o", str(library), "-lm"], check=True)
+    solve = ctypes.CDLL(str(library)).solve
+    population = work.population
+    classes, features = population.classes, population.shape[0]
+    scratch = np.zeros(classes * features + classes, np.float32)
+    orders = {
+        id(batches): (np.concatenate(batches).astype(np.int32), np.array([len(b) for b in batches], np.int32))
+        for jobs in work.jobs
+        for _, batches, _ in jobs
+    }
+
+    def pointer(array: np.ndarray[Any, Any]) -> ctypes.c_void_p:
+        return array.ctypes.data_as(ctypes.c_void_p)
+
+    def local(device: int, batches: list[Any], weight: Any, bias: Any) -> tuple[Any, Any]:
+        x, y = population.train.of(device)
+        order, sizes = orders[id(batches)]
+        new_weight, new_bias = weight.copy(), bias.copy()
+        solve(
+            *(pointer(array) for array in (x, y, order, sizes)),
+            len(sizes),
+            features,
+            classes,
+            ctypes.c_float(LEARNING_RATE),
+            ctypes.c_float(MU),
+            *(pointer(array) for array in (weight, bias, new_weight, new_bias, scratch)),
+        )
+        return new_weight, new_bias
+
+    return lambda: timed(lambda: work.by_hand(local)[0])
+
+
+def numpy_loop(work: Work) -> Callable[[], tuple[float, Any]]:
+    rate, mu = np.float32(LEARNING_RATE), np.float32(MU)
+
+    def local(device: int, batches: list[Any], weight: Any, bias: Any) -> tuple[Any, Any]:
+        x, y = work.population.train.of(device)
+        w, b = weight, bias
+        for rows in batches:
+            xs, ys = x[rows], y[rows]
+            scores = xs @ w.T + b
+            scores -= scores.max(axis=1, keepdims=True)
+            np.exp(scores, out=scores)
+            scores /= scores.sum(axis=1, keepdims=True)
+            scores[np.arange(len(rows)), ys] -= 1
+            scores /= len(rows)
+            w = w - rate * (scores.T @ xs + mu * (w - weight))
+            b = b - rate * (scores.sum(axis=0) + mu * (b - bias))
+        return w, b
+
+    return lambda: timed(lambda: work.by_hand(local)[0])
+
+
+def torch_loop(work: Work) -> Callable[[], tuple[float, Any]] | None:
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    classes, features = work.population.classes, work.population.shape[0]
+    layer = torch.nn.Linear(features, classes)
+    loss_of = torch.nn.CrossEntropyLoss()
+    optimiser = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
+
+    def local(device: int, batches: list[Any], weight: Any, bias: Any) -> tuple[Any, Any]:
+        x, y = (torch.from_numpy(np.array(part)) for part in work.population.train.of(device))
+        y = y.long()
+        shuffled = [(x[rows], y[rows]) for rows in map(torch.from_numpy, batches)]
+        anchors = [torch.from_numpy(weight.copy()), torch.from_numpy(bias.copy())]
+        with torch.no_grad():
+            for parameter, anchor in zip(layer.parameters(), anchors, strict=True):
+                parameter.copy_(anchor)
+        begin = time.perf_counter()
+        for xs, ys in shuffled:
+            optimiser.zero_grad()
+            loss = loss_of(layer(xs), ys)
+            for parameter, anchor in zip(layer.parameters(), anchors, strict=True):
+                loss = loss + MU / 2 * ((parameter - anchor) ** 2).sum()
+            loss.backward()
+            optimiser.step()
+        spent[0] += time.perf_counter() - begin
+        return layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy()
+
+    spent = [0.0]
+
+    def run() -> tuple[float, Any]:
+        spent[0] = 0.0
+        weight, _ = work.by_hand(local)
+        return spent[0], weight
+
+    return run
+
+
+def timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    begin = time.perf_counter()
+    answer = run()
+    return time.perf_counter() - begin, answer
+
+
+def compete(work: Work, turns: int) -> dict[str, float]:
+    """Return the best microseconds per step of every contender."""
+    contenders: dict[str, Callable[[], tuple[float, Any]] | None] = {
+        "fedprox, one core": lambda: ours(work),
+        "C, plain loops": c_loop(work),
+        "NumPy loop": numpy_loop(work),
+        "PyTorch, eager": torch_loop(work),
+    }
+    best: dict[str, float] = {}
+    for turn in range(turns):
+        for name, run in contenders.items():
+            if run is None or (turn > 1 and name in ("NumPy loop", "PyTorch, eager")):
+                continue  # the slow ones need not be asked as often
+            seconds, weight = run()
+            np.testing.assert_allclose(weight, work.final["weight"], rtol=2e-3, atol=2e-4)  # they do the same work
+            best[name] = min(best.get(name, np.inf), seconds / work.steps * 1e6)
+    return best
+
+
+def two_cores(work: Work, turns: int) -> tuple[float, float]:
+    """Return the speed-up of two cores, and the one that the largest device of each round allows."""
+    one = min(ours(work, 1)[0] for _ in range(turns))
+    two = min(ours(work, 2)[0] for _ in range(turns))
+    allowed = []
+    for jobs in work.jobs:
+        steps = [len(batches) for _, batches, _ in jobs]
+        allowed.append(sum(steps) / max(sum(steps) / 2, max(steps)))
+    return one / two, float(np.mean(allowed))
+
+
+def main() -> None:
+    print(f"{platform.machine()}, {processor()}, {os.cpu_count()} cores; fedprox {fedprox.__version__}\n")
+    works = [Work("W1: 60 features", synthetic(1.0, 1.0, seed=12), 10), Work("W2: 784 features", mnist_like(), 10)]
+    core = min(os.sched_getaffinity(0))
+    everywhere = os.sched_getaffinity(0)
+    rows: dict[str, list[str]] = {}
+    for work in works:
+        os.sched_setaffinity(0, {core})
+        best = compete(work, turns=6)
+        os.sched_setaffinity(0, everywhere)
+        for name, microseconds in best.items():
+            ratio = microseconds / best["fedprox, one core"]
+            rows.setdefault(name, []).append(f"{microseconds:.2f} ({ratio:.2f} x)")
+        print(f"{work.name}: {work.steps / work.rounds:.0f} steps per round")
+    print("\n| contender | " + " | ".join(f"{work.name}: us per step (relative)" for work in works) + " |")
+    print("|---|" + "---|" * len(works))
+    for name, cells in rows.items():
+        print(f"| {name} | " + " | ".join(cells) + " |")
+    print("\n| two cores | speed-up | allowed by the largest device | share |\n|---|---|---|---|")
+    for work in works:
+        reached, allowed = two_cores(work, turns=4)
+        print(f"| {work.name} | {reached:.2f} | {allowed:.2f} | {reached / allowed:.0%} |")
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+if __name__ == "__main__":
+    main()
