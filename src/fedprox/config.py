@@ -76,8 +76,10 @@ class ModelConfig(Section):
     """`[model]`: which model; an empty name takes the one that the paper uses for the data."""
 
     name: Annotated[
-        Literal["", "softmax_regression", "mlp", "cnn"],
-        Field(description="one of softmax_regression, mlp, cnn, or empty for the paper's choice"),
+        Literal["", "softmax_regression", "char_lstm", "sentiment_lstm", "mlp", "cnn"],
+        Field(
+            description="one of softmax_regression, char_lstm, sentiment_lstm, mlp, cnn, or '' for the paper's choice"
+        ),
     ] = ""
     init: Text = ""
 

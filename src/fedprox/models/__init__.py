@@ -4,22 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedprox.models.model import Model, mean_gradient
+from numpy.typing import ArrayLike
+
+from fedprox.errors import ConfigError
+from fedprox.models.model import Model, classifier, mean_gradient
 from fedprox.models.networks import cnn, mlp
 from fedprox.models.softmax_regression import softmax_regression
+from fedprox.models.text import char_lstm, sentiment_lstm
 
-__all__ = ["Model", "build", "cnn", "mean_gradient", "mlp", "softmax_regression"]
+__all__ = [
+    "Model",
+    "build",
+    "char_lstm",
+    "classifier",
+    "cnn",
+    "mean_gradient",
+    "mlp",
+    "sentiment_lstm",
+    "softmax_regression",
+]
 
 _BUILDERS: dict[str, Callable[[tuple[int, ...], int], Model]] = {
     "softmax_regression": lambda shape, classes: softmax_regression(_size(shape), classes),
     "mlp": lambda shape, classes: mlp(_size(shape), classes),
     "cnn": cnn,
+    "char_lstm": lambda shape, classes: char_lstm(classes, _length("char_lstm", shape)),
 }
 
 
-def build(name: str, shape: tuple[int, ...], classes: int) -> Model:
-    """Return the ready-made model `name` for examples of `shape` with `classes` labels."""
-    return _BUILDERS[name](shape, classes)
+def build(name: str, shape: tuple[int, ...], classes: int, vectors: ArrayLike | None = None) -> Model:
+    """Return the ready-made model `name` for examples of `shape` with `classes` labels.
+
+    `vectors` (words, dimensions) are the word vectors that `sentiment_lstm` needs.
+    """
+    if name != "sentiment_lstm":
+        return _BUILDERS[name](shape, classes)
+    _length(name, shape)
+    if vectors is None:
+        raise ConfigError(f"`model.name` = {name!r} must be used with data that brings word vectors; got none")
+    return sentiment_lstm(vectors, classes)
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -27,3 +50,9 @@ def _size(shape: tuple[int, ...]) -> int:
     for length in shape:
         size *= length
     return size
+
+
+def _length(name: str, shape: tuple[int, ...]) -> int:
+    if len(shape) != 1:
+        raise ConfigError(f"`model.name` = {name!r} must be used with sequences of numbers; got examples of {shape}")
+    return shape[0]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from fedprox.trees import Tree
 
-__all__ = ["Model", "mean_gradient"]
+__all__ = ["Model", "classifier", "mean_gradient"]
 
 
 @dataclass(frozen=True)
@@ -51,3 +51,16 @@ def mean_gradient(model: Model, params: Tree, x: jax.Array, y: jax.Array, weight
         return jnp.sum(weights * model.loss(params, x, y))
 
     return jax.grad(objective)(params)
+
+
+def classifier(name: str, init: Callable[[jax.Array], Tree], scores: Callable[[Tree, jax.Array], jax.Array]) -> Model:
+    """Return the model with the cross-entropy of softmax(scores) as its loss, for `scores` (examples, classes)."""
+
+    def loss(params: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
+        z = scores(params, x)
+        return jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, y[:, None], axis=1)[:, 0]
+
+    def predict(params: Tree, x: jax.Array) -> jax.Array:
+        return jnp.argmax(scores(params, x), axis=1)
+
+    return Model(name, init, loss, predict)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fedprox.errors import ConfigError
-from fedprox.models.model import Model
+from fedprox.models.model import Model, classifier
 from fedprox.trees import Tree
 
 __all__ = ["cnn", "mlp"]
@@ -31,7 +30,7 @@ def mlp(features: int, classes: int, hidden: int = 128) -> Model:
         inner = jax.nn.relu(_apply(params["hidden"], x.reshape(len(x), -1)))
         return _apply(params["output"], inner)
 
-    return _classifier("mlp", init, scores)
+    return classifier("mlp", init, scores)
 
 
 def cnn(shape: tuple[int, ...], classes: int, channels: tuple[int, int] = (16, 32)) -> Model:
@@ -56,18 +55,7 @@ def cnn(shape: tuple[int, ...], classes: int, channels: tuple[int, int] = (16, 3
             image = _pool(jax.nn.relu(_convolve(params[layer], image)))
         return _apply(params["output"], image.reshape(len(x), -1))
 
-    return _classifier("cnn", init, scores)
-
-
-def _classifier(name: str, init: Callable[[jax.Array], Tree], scores: Callable[[Tree, jax.Array], jax.Array]) -> Model:
-    def loss(params: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
-        z = scores(params, x)
-        return jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, y[:, None], axis=1)[:, 0]
-
-    def predict(params: Tree, x: jax.Array) -> jax.Array:
-        return jnp.argmax(scores(params, x), axis=1)
-
-    return Model(name, init, loss, predict)
+    return classifier("cnn", init, scores)
 
 
 def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
