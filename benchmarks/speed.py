@@ -210,7 +210,8 @@ def two_cores(work: Work, turns: int) -> tuple[float, float]:
     allowed = []
     for jobs in work.jobs:
         steps = [len(batches) for _, batches, _ in jobs]
-        allowed.append(sum(steps) / max(sum(steps) / 2, max(steps)))
+        largest = max(steps)
+        allowed.append(sum(steps) / max(sum(steps) / 2, largest))
     return one / two, float(np.mean(allowed))
 
 

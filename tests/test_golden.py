@@ -2,8 +2,9 @@
 
 import json
 
-import make_golden
 import pytest
+
+import make_golden
 
 GOLDEN = json.loads(make_golden.FILE.read_text())
 
