@@ -76,8 +76,8 @@ class ModelConfig(Section):
     """`[model]`: which model; an empty name takes the one that the paper uses for the data."""
 
     name: Annotated[
-        Literal["", "softmax_regression", "mlp", "cnn"],
-        Field(description="one of softmax_regression, mlp, cnn, or empty for the paper's choice"),
+        Literal["", "softmax_regression", "linear_regression", "mlp", "cnn"],
+        Field(description="one of softmax_regression, linear_regression, mlp, cnn, or empty for the paper's choice"),
     ] = ""
     init: Text = ""
 

@@ -28,6 +28,8 @@ class Purpose(IntEnum):
     SYNTHETIC = 7  # the synthetic data of a device
     SYNTHETIC_SHARED = 8  # what all synthetic devices share, and their sizes
     SPLIT = 9  # which of a device's samples are test samples
+    LANCZOS = 40  # the vector that an estimate of curvature starts from
+    RESAMPLED_DEVICES = 41  # further sets of devices for one round, to estimate an expectation
 
 
 def bits(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> np.random.Philox:

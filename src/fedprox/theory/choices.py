@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedprox.theory.conditions import failing, margin
+from fedprox.theory.admissible import failing, margin
 from fedprox.theory.decrease import check_domain, rho
 
 __all__ = ["Answer", "best_mu", "largest_gamma", "smallest_k", "smallest_mu"]

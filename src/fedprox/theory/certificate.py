@@ -1,0 +1,292 @@
+"""What the paper's theorems say about a run: for every round rho^t of Corollary 9, and which assumption holds or fails.
+
+The run is taken again from its config, which costs as much as the run did. Its constants are B(w^t) and ||grad f(w^t)||
+over all devices, the largest gamma_k^t over the chosen devices, and L and L_minus as an upper bound over devices. The
+result is a certificate where these bounds hold for every w (convex models that know one), and an estimate elsewhere.
+The theorems are about expectations: the decrease of a single round is shown beside the predicted one and not judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedprox import data, models
+from fedprox.config import Config
+from fedprox.errors import ConfigError, FedProxError, RunFolderError
+from fedprox.history import History
+from fedprox.models import Model
+from fedprox.population import Population
+from fedprox.run_folder import read_history
+from fedprox.solvers import Solver
+from fedprox.theory.admissible import failing
+from fedprox.theory.choices import Answer, best_mu, smallest_mu
+from fedprox.theory.decrease import rho
+from fedprox.theory.estimates import Smoothness, dissimilarity_along, smoothness
+from fedprox.theory.expectation import FEWEST, Expectation, check_decrease, uncovered
+from fedprox.theory.replay import Devices
+from fedprox.training import Progress, train
+from fedprox.trees import Tree
+
+__all__ = ["Certificate", "NotCoveredError", "Round", "certify"]
+
+
+class NotCoveredError(FedProxError):
+    """A run that the paper's theorems are not about."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the theorem says about the round from w^t, t = round - 1, to w^(t+1)."""
+
+    round: int
+    mu: float
+    gamma: float  # the largest over the chosen devices
+    B: float
+    gradient_norm2: float  # ||grad f(w^t)||^2
+    rho: float | None  # None where the theorem does not apply
+    predicted: float | None  # rho ||grad f(w^t)||^2: the decrease that is sure in expectation, where rho > 0
+    observed: float  # f(w^t) - f(w^(t+1)), one draw of the expectation
+    says: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The theorems applied to a run."""
+
+    run: str
+    kind: str  # "certificate" or "estimate, not certificate"
+    smoothness: Smoothness
+    K: int
+    B_epsilon: float  # the largest B(w^t) where ||grad f(w^t)||^2 > epsilon
+    epsilon: float
+    rounds: tuple[Round, ...]
+    assumptions: tuple[str, ...]
+    smallest_mu: Answer  # for the largest gamma and B of the run
+    best_mu: Answer
+    expectation: Expectation | None
+
+    @property
+    def guaranteed(self) -> int:
+        """In how many rounds rho^t is positive."""
+        return sum(row.rho is not None and row.rho > 0 for row in self.rounds)
+
+
+def certify(
+    run: str | Path,
+    *,
+    population: Population | None = None,
+    model: Model | None = None,
+    solver: Solver | None = None,
+    epsilon: float = 0.0,
+    resample: int = 0,
+    round: int = 1,
+    most_devices: int = 100,
+) -> Certificate:
+    """Apply the theorems to a run folder; raise `NotCoveredError` where they are not about such a run.
+
+    Args:
+      run: the run folder.
+      population, model, solver: the objects that were given to `train`, if any were.
+      epsilon: only rounds with ||grad f(w^t)||^2 > epsilon count for B_epsilon.
+      resample: how many sets of devices to draw to test the expectation; 0 for no test.
+      round: the round to test.
+      most_devices: how many devices' curvature is estimated, for a model without a known bound.
+    """
+    config = Config.from_toml(Path(run) / "config.toml")
+    metrics, recorded = read_history(run), read_history(run, "devices")
+    _refuse(config, recorded, resample, round)
+    population = population or data.load(config.data)
+    name = config.model.name or data.paper_model(config.data)
+    model = model or models.build(name, population.shape, population.classes)
+    devices = Devices(config, population, model, solver)
+    try:
+        seen = _Trajectory(devices, recorded, at=round - 1 if resample else -1)
+        train(_again(config, len(recorded)), population=population, model=model, solver=solver, callbacks=[seen])
+        _check_same(run, metrics, seen.losses)
+        smooth = smoothness(population, model, (seen.first, seen.last), most_devices=most_devices)
+        rows = tuple(_judged(row, config.devices.per_round, smooth) for row in seen.rows)
+        expectation = None
+        if resample:
+            expectation = check_decrease(
+                devices,
+                population,
+                smooth,
+                round=round,
+                params=seen.kept,
+                mu=rows[round - 1].mu,
+                K=config.devices.per_round,
+                sets=resample,
+                seed=config.seed,
+            )
+    finally:
+        devices.close()
+    return _certificate(run, config, smooth, rows, epsilon, expectation)
+
+
+class _Trajectory:
+    """A callback that collects what the theorem needs of every round."""
+
+    def __init__(self, devices: Devices, recorded: History, at: int) -> None:
+        self._devices = devices
+        self._recorded = recorded
+        self._at = at
+        self.rows: list[Round] = []
+        self.losses: list[float] = []
+        self.first: Tree = None
+        self.last: Tree = None
+        self.kept: Tree = None  # the model after round `at`
+        self._norm2 = self._b = math.nan
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.metrics is None:
+            return
+        loss = progress.metrics["train_loss"]
+        loss = math.nan if loss is None else float(loss)
+        if progress.devices is not None:
+            mu = float(progress.metrics["mu"])
+            gamma = self._gamma(progress.round, progress.devices, mu)
+            observed = self.losses[-1] - loss
+            self.rows.append(Round(progress.round, mu, gamma, self._b, self._norm2, None, None, observed, ""))
+        else:
+            self.first = progress.params
+        b = progress.metrics["dissimilarity"]
+        self._b = math.inf if b is None else float(b)
+        self._norm2 = self._devices.gradient_norm2(progress.params)
+        self.losses.append(loss)
+        self.last = progress.params
+        if progress.round == self._at:
+            self.kept = progress.params
+
+    def _gamma(self, round: int, chosen: Mapping[str, Any], mu: float) -> float:
+        """Return the largest gamma of the chosen devices: as recorded, or by solving them again."""
+        known = self._recorded[round - 1].get("gamma")
+        if known is not None:
+            return max(math.inf if gamma is None else float(gamma) for gamma in known)
+        listed = [int(device) for device in chosen["device"]]
+        budgets = [int(budget) for budget in chosen["budget"]]
+        solutions = self._devices.solutions(round, listed, budgets, self.last, mu)
+        gammas = [
+            self._devices.inexactness(device, solution, self.last, mu)
+            for device, solution in zip(listed, solutions, strict=True)
+        ]
+        return math.nan if any(math.isnan(gamma) for gamma in gammas) else max(gammas)
+
+
+def _refuse(config: Config, recorded: History, resample: int, round: int) -> None:
+    reasons = []
+    if config.method.name != "fedprox":
+        reasons.append(f"`method.name` must be 'fedprox'; it is {config.method.name!r}")
+    if config.devices.sampling != "proportional":
+        reasons.append(
+            "`devices.sampling` must be 'proportional' (K independent draws with p_k, Algorithm 2); "
+            f"it is {config.devices.sampling!r}"
+        )
+    if dropped := [row["round"] for row in recorded if not all(row["kept"])]:
+        reasons.append(f"no device may be dropped; round {dropped[0]} dropped some")
+    if config.measure.devices and not isinstance(config.method.mu, float):
+        reasons.append(f"`measure.devices` must be 0 where mu follows the loss; it is {config.measure.devices}")
+    if resample and config.devices.stragglers > 0:
+        reasons.append(
+            "an expectation over devices needs `devices.stragglers` = 0, since otherwise the work of a device depends "
+            f"on who else is drawn; it is {config.devices.stragglers}"
+        )
+    if reasons:
+        raise NotCoveredError("the theorems do not cover this run: " + "; ".join(reasons))
+    if not len(recorded):
+        raise NotCoveredError("the theorems are about rounds, and this run has none yet")
+    if resample and resample < FEWEST:
+        raise ConfigError(f"`--resample` must be a whole number >= {FEWEST}; got {resample}")
+    if resample and not 1 <= round <= len(recorded):
+        raise ConfigError(f"`--round` must be a whole number from 1 to {len(recorded)}, the run's rounds; got {round}")
+
+
+def _again(config: Config, rounds: int) -> Config:
+    """Return the config of the replay: the same run, measured every round over all devices."""
+    settings = config.to_dict()
+    settings["rounds"] = rounds
+    settings["measure"] |= {"every": 1, "devices": 0, "dissimilarity": True}
+    settings["engine"]["name"] = "local"
+    return Config.from_dict(settings)
+
+
+def _check_same(run: str | Path, metrics: History, losses: Sequence[float]) -> None:
+    for row in metrics:
+        if row["round"] >= len(losses):
+            continue
+        before, now = row["train_loss"], losses[row["round"]]
+        same = math.isnan(now) if before is None else math.isclose(before, now, rel_tol=1e-3, abs_tol=1e-6)
+        if not same:
+            raise RunFolderError(
+                f"{run} cannot be replayed: round {row['round']} has the loss {now} again, {before} in the record; "
+                "was it made from other data, or from objects given to `train`?"
+            )
+
+
+def _judged(row: Round, K: int, smooth: Smoothness) -> Round:
+    """Return the row with what the theorem says about it."""
+    if reason := uncovered(mu=row.mu, gamma=row.gamma, B=row.B, L_minus=smooth.L_minus):
+        return replace(row, says=f"not covered: {reason}")
+    value = rho(mu=row.mu, gamma=row.gamma, B=row.B, K=K, L=smooth.L, L_minus=smooth.L_minus)
+    if value > 0:
+        return replace(row, rho=value, predicted=value * row.gradient_norm2, says="decrease in expectation")
+    broken = failing(gamma=row.gamma, B=row.B, K=K)
+    needed = smallest_mu(gamma=row.gamma, B=row.B, K=K, L=smooth.L, L_minus=smooth.L_minus)
+    why = str(broken) if broken is not None else f"mu must be above {needed.value:.4g}"
+    return replace(row, rho=value, says=f"no guarantee: {why}")
+
+
+def _certificate(
+    run: str | Path,
+    config: Config,
+    smooth: Smoothness,
+    rows: tuple[Round, ...],
+    epsilon: float,
+    expectation: Expectation | None,
+) -> Certificate:
+    K = config.devices.per_round
+    gamma = max(row.gamma for row in rows)
+    b = dissimilarity_along([(row.gradient_norm2, row.B) for row in rows], epsilon)
+    if reason := uncovered(mu=math.inf, gamma=gamma, B=b, L_minus=0.0):
+        smallest = best = Answer(None, f"no mu for all rounds: {reason}")
+    else:
+        known = {"gamma": gamma, "B": b, "K": K, "L": smooth.L, "L_minus": smooth.L_minus}
+        smallest, best = smallest_mu(**known), best_mu(**known)
+    return Certificate(
+        run=str(run),
+        kind="certificate" if smooth.is_bound else "estimate, not certificate",
+        smoothness=smooth,
+        K=K,
+        B_epsilon=b,
+        epsilon=epsilon,
+        rounds=rows,
+        assumptions=_assumptions(rows, K, smooth),
+        smallest_mu=smallest,
+        best_mu=best,
+        expectation=expectation,
+    )
+
+
+def _assumptions(rows: tuple[Round, ...], K: int, smooth: Smoothness) -> tuple[str, ...]:
+    def counted(name: str, holds: list[bool]) -> str:
+        if all(holds):
+            return f"holds: {name}"
+        first = holds.index(False) + 1
+        return f"fails in {holds.count(False)} of {len(holds)} rounds, first in round {first}: {name}"
+
+    known = [row.gamma <= 1 and math.isfinite(row.B) for row in rows]
+    sharp = [k and failing(gamma=row.gamma, B=row.B, K=K) is None for k, row in zip(known, rows, strict=True)]
+    return (
+        "holds: FedProx, K independent draws with p_k, merged with 1/K, nobody dropped",
+        f"{'holds' if smooth.is_bound else 'estimated'}: F_k are L-smooth with curvature of at least -L_minus",
+        counted("mu > L_minus", [row.mu > smooth.L_minus for row in rows]),
+        counted("gamma <= 1 on every chosen device", [row.gamma <= 1 for row in rows]),
+        counted("B(w^t) is finite", [math.isfinite(row.B) for row in rows]),
+        counted("gamma*B + sqrt(2)*B*(1 + gamma)/sqrt(K) < 1 (some mu will do)", sharp),
+        counted("rho > 0 (this mu will do)", [row.rho is not None and row.rho > 0 for row in rows]),
+    )

@@ -1,0 +1,126 @@
+"""A run again, to see what its records leave out: the gradient, and what every device answered.
+
+All draws depend only on (seed, purpose, round, device), so running the same config again visits the same models w^t,
+and the local solution of any device in any round can be computed, also of one that was not chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedprox import solvers
+from fedprox.budget import steps_per_epoch
+from fedprox.config import Config
+from fedprox.engines import LocalEngine, Resident, Task
+from fedprox.measures import Measurer, dissimilarity
+from fedprox.models import Model
+from fedprox.population import Population
+from fedprox.runtime import Workers, compiled
+from fedprox.solvers import Solver
+from fedprox.subproblem import Subproblem, add_terms, device_gradient
+from fedprox.trees import Tree, squared_norm, to_numpy
+
+__all__ = ["Devices", "inexactness"]
+
+
+class Devices:
+    """The devices of a run: their losses, gradients and local solutions, computed when asked for."""
+
+    def __init__(self, config: Config, population: Population, model: Model, solver: Solver | None = None) -> None:
+        self._population = population
+        self._workers = Workers(config.engine.workers)
+        self._train = Resident.of(population.train)
+        self._config = config.solver
+        self._engine = LocalEngine(
+            population,
+            self._train,
+            model,
+            solver or solvers.build(config.solver),
+            self._workers,
+            seed=config.seed,
+            batch_size=config.solver.batch_size,
+            learning_rate=config.solver.learning_rate,
+        )
+        self._measurer = Measurer(population, self._train, model, self._workers, gradients=False)
+        self._gradient = _gradient_program(model, min(256, len(population.train)))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._workers.close()
+
+    def loss(self, params: Tree) -> float:
+        """Return f(params)."""
+        return self._measurer.measure(params).train_loss
+
+    def gradient_norm2(self, params: Tree) -> float:
+        """Return ||grad f(params)||^2; grad f is the mean over all training samples, since p_k = n_k / n."""
+        problem = Subproblem(params, np.float32(0))
+        return squared_norm(self._subproblem_gradient(params, problem, 0, len(self._population.train)))
+
+    def dissimilarity(self, params: Tree) -> float:
+        """Return B(params) over all devices (Definition 3)."""
+        offsets, problem = self._population.train.offsets, Subproblem(params, np.float32(0))
+        norms2 = [
+            squared_norm(self._subproblem_gradient(params, problem, int(begin), int(count)))
+            for begin, count in zip(offsets[:-1], np.diff(offsets), strict=True)
+        ]
+        return dissimilarity(float(self._population.masses @ norms2), self.gradient_norm2(params))
+
+    def full_budget(self, device: int) -> int:
+        """Return the steps of E epochs on a device."""
+        samples = self._population.train.size(device)
+        return self._config.epochs * int(steps_per_epoch(samples, self._config.batch_size))
+
+    def solutions(
+        self, round: int, devices: Sequence[int], budgets: Sequence[int], params: Tree, mu: float
+    ) -> list[Tree]:
+        """Return the w_k of devices in a round that starts from `params`, each with its budget."""
+
+        def solve(task: Task) -> Tree:
+            merged, _ = self._engine.solve(round, [task], params, mu)  # the sum over one device of weight 1 is its w_k
+            return merged
+
+        tasks = [Task(device, budget, 1.0) for device, budget in zip(devices, budgets, strict=True)]
+        answers = dict(self._workers.run(solve, tasks, list(budgets)))
+        return [answers[position] for position in range(len(tasks))]
+
+    def inexactness(self, device: int, solution: Tree, params: Tree, mu: float) -> float:
+        """Return gamma_k = ||grad h_k(w_k; w^t)|| / ||grad h_k(w^t; w^t)|| (Definition 2), exactly."""
+        begin = int(self._population.train.offsets[device])
+        span = (begin, self._population.train.size(device))
+        problem = Subproblem(params, np.float32(mu))
+        return inexactness(
+            squared_norm(self._subproblem_gradient(solution, problem, *span)),
+            squared_norm(self._subproblem_gradient(params, problem, *span)),
+        )
+
+    def _subproblem_gradient(self, params: Tree, problem: Subproblem, begin: int, count: int) -> Tree:
+        span = np.array([begin, count], np.int32)
+        return to_numpy(self._gradient(params, problem, self._train.x, self._train.y, span))
+
+
+def inexactness(norm2: float, norm2_at_start: float) -> float:
+    """Return gamma from ||grad h(w)||^2 and ||grad h(w^t)||^2; where both are zero w^t is already exact and gamma is 0.
+
+    >>> inexactness(1.0, 4.0), inexactness(0.0, 0.0), inexactness(1.0, 0.0)
+    (0.5, 0.0, inf)
+    """
+    if norm2 == 0:
+        return 0.0
+    return float(np.sqrt(norm2 / norm2_at_start)) if norm2_at_start > 0 else float("inf")
+
+
+@lru_cache(maxsize=8)
+def _gradient_program(model: Model, block: int) -> Callable[..., Any]:
+    """Return the compiled `program(params, problem, x, y, (begin, count)) -> grad h` over consecutive samples."""
+
+    def program(params: Tree, problem: Subproblem, x: jax.Array, y: jax.Array, span: jax.Array) -> Tree:
+        begin, count = span
+        return add_terms(problem, params, device_gradient(model, params, x, y, begin, count, block))
+
+    return compiled(program)
