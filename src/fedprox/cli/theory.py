@@ -43,7 +43,7 @@ def theory(
 
     certificate = certify(run, epsilon=epsilon, resample=resample, round=round, most_devices=most_devices)
     if as_json:
-        say_json(asdict(certificate) | {"guaranteed": certificate.guaranteed})
+        say_json({"kind": certificate.kind, "guaranteed": certificate.guaranteed, **asdict(certificate)})
         return
     for line in _head(certificate):
         typer.echo(line)
@@ -56,6 +56,7 @@ def _head(certificate: Certificate) -> list[str]:
     smooth = certificate.smoothness
     return [
         f"{certificate.run}: {certificate.kind}",
+        f"rho > 0 in {certificate.guaranteed} of {len(certificate.rounds)} rounds",
         f"L = {smooth.L:.6g}, L_minus = {smooth.L_minus:.6g}: {smooth.source}",
         f"K = {certificate.K}, largest B(w^t) = {certificate.B_epsilon:.6g} "
         f"where ||grad f(w^t)||^2 > {certificate.epsilon:g}",
@@ -65,11 +66,9 @@ def _head(certificate: Certificate) -> list[str]:
 
 
 def _foot(certificate: Certificate) -> list[str]:
-    total = len(certificate.rounds)
     lines = [
         "",
         "gamma is the largest over the chosen devices; the observed decrease of one round is shown, not judged",
-        f"rho > 0 in {certificate.guaranteed} of {total} rounds",
     ]
     if certificate.best_mu.value is None:
         lines.append(certificate.best_mu.because)

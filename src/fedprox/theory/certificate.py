@@ -60,7 +60,6 @@ class Certificate:
     """The theorems applied to a run."""
 
     run: str
-    kind: str  # "certificate" or "estimate, not certificate"
     smoothness: Smoothness
     K: int
     B_epsilon: float  # the largest B(w^t) where ||grad f(w^t)||^2 > epsilon
@@ -75,6 +74,13 @@ class Certificate:
     def guaranteed(self) -> int:
         """In how many rounds rho^t is positive."""
         return sum(row.rho is not None and row.rho > 0 for row in self.rounds)
+
+    @property
+    def kind(self) -> str:
+        """How much it is worth: "certificate", "no certificate" or "estimate, not certificate"."""
+        if not self.smoothness.is_bound:
+            return "estimate, not certificate"
+        return "certificate" if self.guaranteed else "no certificate"
 
 
 def certify(
@@ -259,7 +265,6 @@ def _certificate(
         smallest, best = smallest_mu(**known), best_mu(**known)
     return Certificate(
         run=str(run),
-        kind="certificate" if smooth.is_bound else "estimate, not certificate",
         smoothness=smooth,
         K=K,
         B_epsilon=b,

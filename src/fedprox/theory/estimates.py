@@ -26,7 +26,7 @@ from fedprox.engines import Resident
 from fedprox.models import Model
 from fedprox.population import Population
 from fedprox.randomness import Purpose, generator, words
-from fedprox.runtime import compiled
+from fedprox.runtime import Workers, compiled
 from fedprox.sampling import draw_without_replacement
 from fedprox.subproblem import device_gradient
 from fedprox.theory.spectrum import Extremes, lanczos
@@ -56,7 +56,15 @@ def curvature(population: Population, model: Model, params: Tree, devices: Seque
     """
     offsets = population.train.offsets
     hessian = _Hessian(population, model, params)
-    return [hessian.extremes(int(offsets[k]), int(offsets[k + 1] - offsets[k])) for k in devices]
+    sizes = [population.train.size(k) for k in devices]
+    workers = Workers()
+    try:
+        found = dict(
+            workers.run(lambda k: hessian.extremes(int(offsets[k]), population.train.size(k)), list(devices), sizes)
+        )
+    finally:
+        workers.close()
+    return [found[position] for position in range(len(devices))]
 
 
 def global_curvature(population: Population, model: Model, params: Tree) -> Extremes:
@@ -109,7 +117,8 @@ class _Hessian:
         flat, self._unflatten = ravel_pytree(params)
         self._params = jax.tree.map(jax.device_put, params)
         self._start = generator(0, Purpose.LANCZOS).normal(size=len(flat))
-        self._program = _program(model, min(256, len(population.train)))
+        typical = int(np.median(np.diff(population.train.offsets)))
+        self._program = _program(model, min(1 << (typical.bit_length() - 1), 256))
 
     def extremes(self, begin: int, count: int) -> Extremes:
         span = np.array([begin, count], np.int32)

@@ -77,9 +77,12 @@ def check_decrease(
     mean = float(np.mean(losses))
     half = _QUANTILE * float(np.std(losses, ddof=1)) / math.sqrt(sets)
     verdict = _verdict(decrease, bound, mean - half, mean + half)
+    allowed = f"rho = {decrease:.4g}, and the theorem says nothing where it is not positive"
+    if decrease > 0:
+        allowed = f"the theorem allows at most {bound:.8g}"
     sentence = (
-        f"E[f] is {mean:.8g}, 95% interval {mean - half:.8g} to {mean + half:.8g} over {sets} sets; "
-        f"the theorem allows at most {bound:.8g}: {verdict}"
+        f"E[f(w^(t+1))] is {mean:.8g}, 95% interval {mean - half:.8g} to {mean + half:.8g} over {sets} sets; "
+        f"{allowed}: {verdict}"
     )
     return Expectation(round, sets, gamma, b, decrease, loss, bound, mean, mean - half, mean + half, verdict, sentence)
 

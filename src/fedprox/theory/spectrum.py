@@ -35,7 +35,7 @@ def lanczos(
     start: NDArray[np.float64],
     *,
     most: int = 100,
-    tolerance: float = 1e-4,
+    tolerance: float = 1e-3,
 ) -> Extremes:
     """Return the extreme eigenvalues of the matrix H with `product(v)` = H v.
 
@@ -46,25 +46,25 @@ def lanczos(
     >>> round(found.largest, 6), round(found.smallest, 6)
     (3.0, -2.0)
     """
-    basis = [start / np.linalg.norm(start)]
+    most = min(most, len(start))
+    basis = np.zeros((most, len(start)))
+    basis[0] = start / np.linalg.norm(start)
     diagonal: list[float] = []
     beside: list[float] = []
-    while True:
-        image = np.asarray(product(basis[-1]), np.float64)
-        size = float(np.linalg.norm(image))
-        diagonal.append(float(image @ basis[-1]))
+    for m in range(1, most + 1):
+        image = np.array(product(basis[m - 1]), np.float64)
+        diagonal.append(float(image @ basis[m - 1]))
         for _ in range(2):
-            for vector in basis:
-                image -= (image @ vector) * vector
+            image -= basis[:m].T @ (basis[:m] @ image)
         rest = float(np.linalg.norm(image))
         found = _extremes(diagonal, beside, rest)
         scale = max(abs(found.largest), abs(found.smallest))
-        # what remains of the image may be nothing but the rounding of a product in single precision
-        exhausted = len(basis) == len(start) or rest <= 1e-6 * max(size, scale)
-        if exhausted or len(basis) == most or found.residual <= tolerance * scale:
-            return found
+        # what is left may be nothing but the rounding of products in single precision
+        if m == most or rest <= 1e-6 * scale or found.residual <= tolerance * scale:
+            break
         beside.append(rest)
-        basis.append(image / rest)
+        basis[m] = image / rest
+    return found
 
 
 def _extremes(diagonal: list[float], beside: list[float], rest: float) -> Extremes:
