@@ -131,15 +131,14 @@ def _landing(update: Update) -> str:
 
 def _minibatches(update: Update) -> str:
     problem = layers_problem(samples=5, equal=True)
-    answer = _call(update, problem, epochs=1, batch_size=2)
-    before = problem.steps(2, _MU, _RATE)
-    if not (message := _off(problem, answer, problem.steps(3, _MU, _RATE), "three steps for five samples in twos")):
+    answer = _call(update, problem, mu=0.0, epochs=1, batch_size=2)
+    before, after = (problem.steps(count, 0.0, _RATE) for count in (2, 3))
+    if not (message := _off(problem, answer, after, "three steps for five samples in twos")):
         return ""
     if not _off(problem, answer, before, ""):
         return "the short last mini-batch is left out: five samples in mini-batches of two are three steps"
-    half, whole = problem.gradient(before, 0.0), problem.gradient(before, _MU)
-    short = {name: array - _RATE * (whole[name] - half[name] / 2) for name, array in before.items()}
-    if not _off(problem, answer, short, ""):
+    halved = {name: (before[name] + after[name]) / 2 for name in before}
+    if not _off(problem, answer, halved, ""):
         return "the short last mini-batch must be averaged over its own size, not over batch_size"
     return message
 
