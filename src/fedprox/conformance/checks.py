@@ -131,8 +131,9 @@ def _landing(update: Update) -> str:
 
 def _minibatches(update: Update) -> str:
     problem = layers_problem(samples=5, equal=True)
-    answer = _call(update, problem, mu=0.0, epochs=1, batch_size=2)
-    before, after = (problem.steps(count, 0.0, _RATE) for count in (2, 3))
+    rate = _RATE / 10  # so slow that all three steps are about as long
+    answer = _call(update, problem, mu=0.0, epochs=1, batch_size=2, learning_rate=rate)
+    before, after = (problem.steps(count, 0.0, rate) for count in (2, 3))
     if not (message := _off(problem, answer, after, "three steps for five samples in twos")):
         return ""
     if not _off(problem, answer, before, ""):
@@ -203,6 +204,7 @@ def _call(
     *,
     epochs: int,
     mu: float = _MU,
+    learning_rate: float = _RATE,
     batch_size: int | None = None,
     given: Params | None = None,
     **more: Any,
@@ -210,7 +212,7 @@ def _call(
     """Return the update's answer in double precision, or say why it cannot be used."""
     params = given or {name: array.copy() for name, array in problem.params.items()}
     size = len(problem.y) if batch_size is None else batch_size
-    settings = {"mu": mu, "learning_rate": _RATE, "epochs": epochs, "batch_size": size, "seed": 0, **more}
+    settings = {"mu": mu, "learning_rate": learning_rate, "epochs": epochs, "batch_size": size, "seed": 0, **more}
     answer = update(params, problem.x.copy(), problem.y.copy(), **settings)
     if not isinstance(answer, dict) or set(answer) != set(problem.params):
         told = sorted(answer) if isinstance(answer, dict) else type(answer).__name__
