@@ -33,7 +33,7 @@ def theory(
 ) -> None:
     """Say what the paper's theorems guarantee for a run.
 
-    The run is taken again, which takes as long as it took.
+    The run is taken again, which takes up to twice as long as it took.
 
     Example: fedprox theory runs/example --resample 200 --round 3
     """
@@ -68,7 +68,8 @@ def _head(certificate: Certificate) -> list[str]:
 def _foot(certificate: Certificate) -> list[str]:
     lines = [
         "",
-        "gamma is the largest over the chosen devices; the observed decrease of one round is shown, not judged",
+        "gamma is the largest over the chosen devices, as in Corollary 9; --resample takes it over all devices",
+        "the observed decrease is one draw of the expectation: it is shown, not judged",
     ]
     if certificate.best_mu.value is None:
         lines.append(certificate.best_mu.because)

@@ -21,7 +21,7 @@ from fedprox.population import Population
 from fedprox.randomness import Purpose, words
 from fedprox.theory.decrease import rho
 from fedprox.theory.estimates import Smoothness
-from fedprox.theory.replay import Devices
+from fedprox.theory.replay import Devices, largest
 from fedprox.trees import Tree
 
 __all__ = ["FEWEST", "Expectation", "check_decrease", "uncovered"]
@@ -65,7 +65,7 @@ def check_decrease(
     """Draw `sets` sets of K devices for the round that starts from `params` = w^t, and compare with the theorem."""
     everyone = range(population.devices)
     solutions = devices.solutions(round, everyone, [devices.full_budget(k) for k in everyone], params, mu)
-    gamma = max(devices.inexactness(k, solutions[k], params, mu) for k in everyone)
+    gamma = largest(devices.inexactness(k, solutions[k], params, mu) for k in everyone)
     b, loss = devices.dissimilarity(params), devices.loss(params)
     if reason := uncovered(mu=mu, gamma=gamma, B=b, L_minus=smooth.L_minus):
         return Expectation(

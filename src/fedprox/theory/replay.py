@@ -6,7 +6,7 @@ and the local solution of any device in any round can be computed, also of one t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,7 @@ from fedprox.solvers import Solver
 from fedprox.subproblem import Subproblem, add_terms, device_gradient
 from fedprox.trees import Tree, squared_norm, to_numpy
 
-__all__ = ["Devices", "inexactness"]
+__all__ = ["Devices", "inexactness", "largest"]
 
 
 class Devices:
@@ -113,6 +113,15 @@ def inexactness(norm2: float, norm2_at_start: float) -> float:
     if norm2 == 0:
         return 0.0
     return float(np.sqrt(norm2 / norm2_at_start)) if norm2_at_start > 0 else float("inf")
+
+
+def largest(gammas: Iterable[float]) -> float:
+    """Return the largest gamma; not a number where one of them is not.
+
+    >>> largest([0.5, float("nan"), 0.1])
+    nan
+    """
+    return float(np.max(list(gammas)))
 
 
 @lru_cache(maxsize=8)
