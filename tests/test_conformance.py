@@ -217,6 +217,7 @@ def test_the_command_reports_and_exits(tmp_path, monkeypatch):
     (tmp_path / "theirs.py").write_text(
         "def update(params, x, y, *, mu, learning_rate, epochs, batch_size, seed):\n    return params\nname = 1\n"
     )
+    (tmp_path / "broken.py").write_text("1 / 0\n")
     runner = CliRunner()
     good = runner.invoke(app, ["conformance", "fedprox.conformance:ours", "--json"])
     assert good.exit_code == 0
@@ -227,8 +228,9 @@ def test_the_command_reports_and_exits(tmp_path, monkeypatch):
     for name, said in (
         ("nothing", "must be named MODULE:FUNCTION"),
         ("no_such_module_at_all:f", "cannot be imported"),
-        ("theirs:missing", "has no function 'missing'"),
-        ("theirs:name", "must be a function; got int"),
+        ("broken:f", "cannot be imported: ZeroDivisionError"),
+        ("theirs:missing", "must have a function 'missing'; got NoneType"),
+        ("theirs:name", "must have a function 'name'; got int"),
     ):
         refused = runner.invoke(app, ["conformance", name])
         assert refused.exit_code == 2

@@ -35,7 +35,7 @@ def measured(labelled):
 
 def dense_hessian(model, params, x, y):
     flat, unflatten = ravel_pytree(jax.tree.map(jnp.asarray, params))
-    return np.asarray(jax.hessian(lambda v: model.loss(unflatten(v), x, y).mean())(flat), np.float64)
+    return np.asarray(jax.jit(jax.hessian(lambda v: model.loss(unflatten(v), x, y).mean()))(flat), np.float64)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,12 @@ def by_the_paper(mu, gamma, B, K, L, L_minus=0.0):
     )
 
 
+def test_theory_is_an_attribute_of_the_package():
+    import fedprox
+
+    assert fedprox.theory.rho is theory.rho
+
+
 def test_rho_by_hand():
     # 1/8 - 1/16 - 1/64 - 1/128 - 10/512
     assert theory.rho(mu=8, gamma=0, B=1, K=8, L=1) == pytest.approx(10 / 512)

@@ -50,11 +50,10 @@ def _load(function: str) -> Callable[..., Any]:
         raise ConfigError(f"a function must be named MODULE:FUNCTION; got {function!r}")
     sys.path.insert(0, "")  # modules of the current folder, as `python -m` has them
     try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"module {module!r} cannot be imported: {error}") from None
-    except AttributeError:
-        raise ConfigError(f"module {module!r} has no function {name!r}") from None
+        loaded = importlib.import_module(module)
+    except Exception as error:  # whatever somebody's module does when it is imported
+        raise ConfigError(f"module {module!r} cannot be imported: {type(error).__name__}: {error}") from None
+    found = getattr(loaded, name, None)
     if not callable(found):
-        raise ConfigError(f"{function} must be a function; got {type(found).__name__}")
+        raise ConfigError(f"module {module!r} must have a function {name!r}; got {type(found).__name__}")
     return found

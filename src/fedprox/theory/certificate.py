@@ -2,9 +2,9 @@
 
 The run is taken again from its config, and where the records do not hold gamma the chosen devices are solved once more:
 about twice the time of the run. The constants are B(w^t) and ||grad f(w^t)|| over all devices, the largest gamma_k^t
-over the chosen devices, and L and L_minus as an upper bound over devices. The result is a certificate where these bounds
-hold for every w (convex models that know one), and an estimate elsewhere. The theorems are about expectations: the
-decrease of a single round is shown beside the predicted one and not judged.
+over the chosen devices, and L and L_minus as an upper bound over devices. The result is a certificate where these
+bounds hold for every w (convex models that know one), and an estimate elsewhere. The theorems are about expectations:
+the decrease of a single round is shown beside the predicted one and not judged.
 
 Corollary 9 takes gamma^t over the chosen devices, as the table does, but its proof bounds means over all devices. The
 test of the expectation therefore takes the largest over all of them.
@@ -13,14 +13,12 @@ test of the expectation therefore takes the largest over all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fedprox import data, models
 from fedprox.config import Config
-from fedprox.errors import ConfigError, FedProxError, RunFolderError
+from fedprox.errors import ConfigError, FedProxError
 from fedprox.history import History
 from fedprox.models import Model
 from fedprox.population import Population
@@ -32,31 +30,16 @@ from fedprox.theory.decrease import rho
 from fedprox.theory.estimates import Smoothness, dissimilarity_along, smoothness
 from fedprox.theory.expectation import FEWEST, Expectation, check_decrease, uncovered
 from fedprox.theory.replay import Devices, largest
-from fedprox.training import Progress, train
-from fedprox.trees import Tree
+from fedprox.theory.trajectory import Round, Trajectory, again, check_same
+from fedprox.training import train
 
-__all__ = ["Certificate", "NotCoveredError", "Round", "certify"]
+__all__ = ["Certificate", "NotCoveredError", "certify"]
 
 
 class NotCoveredError(FedProxError):
     """A run that the paper's theorems are not about."""
 
     exit_code = 2
-
-
-@dataclass(frozen=True)
-class Round:
-    """What the theorem says about the round from w^t, t = round - 1, to w^(t+1)."""
-
-    round: int
-    mu: float
-    gamma: float  # the largest over the chosen devices
-    B: float
-    gradient_norm2: float  # ||grad f(w^t)||^2
-    rho: float | None  # None where the theorem does not apply
-    predicted: float | None  # rho ||grad f(w^t)||^2: the decrease that is sure in expectation, where rho > 0
-    observed: float  # f(w^t) - f(w^(t+1)), one draw of the expectation
-    says: str
 
 
 @dataclass(frozen=True)
@@ -110,16 +93,17 @@ def certify(
     """
     config = Config.from_toml(Path(run) / "config.toml")
     metrics, recorded = read_history(run), read_history(run, "devices")
-    _refuse(config, recorded, resample, round)
+    _check_arguments(len(recorded), resample, round, epsilon, most_devices)
+    _refuse(config, recorded, resample)
     population = population or data.load(config.data)
     name = config.model.name or data.paper_model(config.data)
     model = model or models.build(name, population.shape, population.classes)
     devices = Devices(config, population, model, solver)
     try:
-        seen = _Trajectory(devices, recorded, at=round - 1 if resample else -1)
-        train(_again(config, len(recorded)), population=population, model=model, solver=solver, callbacks=[seen])
+        seen = Trajectory(devices, recorded, at=round - 1 if resample else -1)
+        train(again(config, len(recorded)), population=population, model=model, solver=solver, callbacks=[seen])
         if config.measure.devices == 0:  # otherwise the record has the losses of a sample of the devices
-            _check_same(run, metrics, seen.losses)
+            check_same(run, metrics, seen.losses)
         smooth = smoothness(population, model, (seen.first, seen.last), most_devices=most_devices)
         rows = tuple(_judged(row, config.devices.per_round, smooth) for row in seen.rows)
         expectation = None
@@ -140,55 +124,18 @@ def certify(
     return _certificate(run, config, smooth, rows, epsilon, expectation)
 
 
-class _Trajectory:
-    """A callback that collects what the theorem needs of every round."""
-
-    def __init__(self, devices: Devices, recorded: History, at: int) -> None:
-        self._devices = devices
-        self._recorded = recorded
-        self._at = at
-        self.rows: list[Round] = []
-        self.losses: list[float] = []
-        self.first: Tree = None
-        self.last: Tree = None
-        self.kept: Tree = None  # the model after round `at`
-        self._norm2 = self._b = math.nan
-
-    def __call__(self, progress: Progress) -> None:
-        if progress.metrics is None:
-            return
-        loss = progress.metrics["train_loss"]
-        loss = math.nan if loss is None else float(loss)
-        if progress.devices is not None:
-            mu = float(progress.metrics["mu"])
-            gamma = self._gamma(progress.round, progress.devices, mu)
-            observed = self.losses[-1] - loss
-            self.rows.append(Round(progress.round, mu, gamma, self._b, self._norm2, None, None, observed, ""))
-        else:
-            self.first = progress.params
-        b = progress.metrics["dissimilarity"]
-        self._b = math.inf if b is None else float(b)
-        self._norm2 = self._devices.gradient_norm2(progress.params)
-        self.losses.append(loss)
-        self.last = progress.params
-        if progress.round == self._at:
-            self.kept = progress.params
-
-    def _gamma(self, round: int, chosen: Mapping[str, Any], mu: float) -> float:
-        """Return the largest gamma of the chosen devices: as recorded, or by solving them again."""
-        known = self._recorded[round - 1].get("gamma")
-        if known is not None:
-            return largest(math.inf if gamma is None else float(gamma) for gamma in known)
-        listed = [int(device) for device in chosen["device"]]
-        budgets = [int(budget) for budget in chosen["budget"]]
-        solutions = self._devices.solutions(round, listed, budgets, self.last, mu)
-        return largest(
-            self._devices.inexactness(device, solution, self.last, mu)
-            for device, solution in zip(listed, solutions, strict=True)
-        )
+def _check_arguments(rounds: int, resample: int, round: int, epsilon: float, most_devices: int) -> None:
+    if resample != 0 and resample < FEWEST:
+        raise ConfigError(f"`--resample` must be 0 or a whole number >= {FEWEST}; got {resample}")
+    if resample and not 1 <= round <= rounds:
+        raise ConfigError(f"`--round` must be a whole number from 1 to {rounds}, the run's rounds; got {round}")
+    if not (epsilon >= 0 and math.isfinite(epsilon)):
+        raise ConfigError(f"`--epsilon` must be a finite number >= 0; got {epsilon}")
+    if most_devices < 1:
+        raise ConfigError(f"`--devices` must be a whole number >= 1; got {most_devices}")
 
 
-def _refuse(config: Config, recorded: History, resample: int, round: int) -> None:
+def _refuse(config: Config, recorded: History, resample: int) -> None:
     reasons = []
     if config.method.name != "fedprox":
         reasons.append(f"`method.name` must be 'fedprox'; it is {config.method.name!r}")
@@ -210,32 +157,6 @@ def _refuse(config: Config, recorded: History, resample: int, round: int) -> Non
         raise NotCoveredError("the theorems do not cover this run: " + "; ".join(reasons))
     if not len(recorded):
         raise NotCoveredError("the theorems are about rounds, and this run has none yet")
-    if resample and resample < FEWEST:
-        raise ConfigError(f"`--resample` must be a whole number >= {FEWEST}; got {resample}")
-    if resample and not 1 <= round <= len(recorded):
-        raise ConfigError(f"`--round` must be a whole number from 1 to {len(recorded)}, the run's rounds; got {round}")
-
-
-def _again(config: Config, rounds: int) -> Config:
-    """Return the config of the replay: the same run, measured every round over all devices."""
-    settings = config.to_dict()
-    settings["rounds"] = rounds
-    settings["measure"] |= {"every": 1, "devices": 0, "dissimilarity": True}
-    settings["engine"]["name"] = "local"
-    return Config.from_dict(settings)
-
-
-def _check_same(run: str | Path, metrics: History, losses: Sequence[float]) -> None:
-    for row in metrics:
-        if row["round"] >= len(losses):
-            continue
-        before, now = row["train_loss"], losses[row["round"]]
-        same = math.isnan(now) if before is None else math.isclose(before, now, rel_tol=1e-3, abs_tol=1e-6)
-        if not same:
-            raise RunFolderError(
-                f"{run} cannot be replayed: round {row['round']} has the loss {now} again, {before} in the record; "
-                "was it made from other data, or from objects given to `train`?"
-            )
 
 
 def _judged(row: Round, K: int, smooth: Smoothness) -> Round:
