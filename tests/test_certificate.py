@@ -17,8 +17,8 @@ from fedprox.cli import app
 from fedprox.errors import ConfigError, RunFolderError
 from fedprox.models import linear_regression, mlp
 from fedprox.population import Population
-from fedprox.theory.expectation import uncovered
-from fedprox.theory.replay import inexactness
+from fedprox.theory.expectation import check_decrease, uncovered
+from fedprox.theory.replay import Devices, inexactness
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -167,6 +167,14 @@ def test_a_gamma_above_one_is_not_covered(tmp_path, population):
     )
 
 
+def test_a_run_that_diverges_is_not_covered(tmp_path, population):
+    folder, objects = run(tmp_path, population, solver={"learning_rate": 1e6, "epochs": 5}, rounds=4)
+    certificate = theory.certify(folder, **objects)
+    assert [row.says.partition(":")[0] for row in certificate.rounds] == ["not covered"] * 4
+    assert not math.isfinite(certificate.rounds[-1].gamma)
+    assert certificate.best_mu.value is None
+
+
 def test_a_mu_that_is_too_small_has_no_guarantee(tmp_path, population):
     folder, objects = run(tmp_path, population, method={"mu": 0.5}, solver={"epochs": 30}, devices={"per_round": 400})
     row = theory.certify(folder, **objects).rounds[0]
@@ -255,3 +263,25 @@ def test_small_pieces():
     assert "infinite" in uncovered(mu=1.0, gamma=0.5, B=math.inf, L_minus=0.0)
     assert "nan" in uncovered(mu=1.0, gamma=math.nan, B=1.0, L_minus=0.0)
     assert uncovered(mu=1.0, gamma=1.0, B=1.0, L_minus=0.0) is None
+
+
+def test_a_wrong_smoothness_is_found_out(tmp_path, population):
+    """Were the losses almost linear, a small mu would promise far more than happens: the test must see that."""
+    config = fedprox.Config.from_dict(settings(solver={"learning_rate": 0.3, "epochs": 80}))
+    devices = Devices(config, population, linear_regression(2))
+    try:
+        test = check_decrease(
+            devices,
+            population,
+            theory.Smoothness(1e-6, 0.0, True, "wrong on purpose"),
+            round=1,
+            params={"bias": np.zeros(1, np.float32), "weight": np.zeros(2, np.float32)},
+            mu=0.05,
+            K=400,
+            sets=30,
+            seed=0,
+        )
+    finally:
+        devices.close()
+    assert test.rho > 0
+    assert test.verdict == "violated"

@@ -32,6 +32,7 @@ from fedprox.theory.expectation import FEWEST, Expectation, check_decrease, unco
 from fedprox.theory.replay import Devices, largest
 from fedprox.theory.trajectory import Round, Trajectory, again, check_same
 from fedprox.training import train
+from fedprox.trees import is_finite
 
 __all__ = ["Certificate", "NotCoveredError", "certify"]
 
@@ -104,7 +105,8 @@ def certify(
         train(again(config, len(recorded)), population=population, model=model, solver=solver, callbacks=[seen])
         if config.measure.devices == 0:  # otherwise the record has the losses of a sample of the devices
             check_same(run, metrics, seen.losses)
-        smooth = smoothness(population, model, (seen.first, seen.last), most_devices=most_devices)
+        points = [params for params in (seen.first, seen.last) if is_finite(params)]
+        smooth = smoothness(population, model, points, most_devices=most_devices)
         rows = tuple(_judged(row, config.devices.per_round, smooth) for row in seen.rows)
         expectation = None
         if resample:
