@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fedprox import conformance as conformance
+    from fedprox import theory as theory
     from fedprox.config import Config as Config
     from fedprox.errors import FedProxError as FedProxError
     from fedprox.history import History as History
@@ -34,10 +36,14 @@ _HOME = {
     "train": "fedprox.training",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+_PACKAGES = ("conformance", "theory")
+
+__all__ = ["__version__", *_HOME, *_PACKAGES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"fedprox.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'fedprox' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -76,9 +76,10 @@ class ModelConfig(Section):
     """`[model]`: which model; an empty name takes the one that the paper uses for the data."""
 
     name: Annotated[
-        Literal["", "softmax_regression", "char_lstm", "sentiment_lstm", "mlp", "cnn"],
+        Literal["", "softmax_regression", "linear_regression", "char_lstm", "sentiment_lstm", "mlp", "cnn"],
         Field(
-            description="one of softmax_regression, char_lstm, sentiment_lstm, mlp, cnn, or '' for the paper's choice"
+            description="one of softmax_regression, linear_regression, char_lstm, sentiment_lstm, mlp, cnn, "
+            "or '' for the paper's choice"
         ),
     ] = ""
     init: Text = ""

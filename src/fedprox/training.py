@@ -311,8 +311,10 @@ def _solver_of(config: Config, choice: SolverChoice | None, method: Method) -> C
 
 
 def _model(config: Config, population: Population) -> Model:
-    if population.classes == 0:
-        raise ConfigError("`model` must be given for data whose y are not labels; the ready-made models classify")
+    if population.classes == 0 and config.model.name != "linear_regression":
+        raise ConfigError(
+            f"`model.name` must be 'linear_regression' for data whose y are not labels; got {config.model.name!r}"
+        )
     name = config.model.name or data.paper_model(config.data)
     return models.build(name, population.shape, population.classes)
 

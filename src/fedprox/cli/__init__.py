@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fedprox.cli import compare, run
+from fedprox.cli import compare, conformance, run, theory
 from fedprox.cli.app import app
 
-__all__ = ["app", "compare", "main", "run"]
+__all__ = ["app", "compare", "conformance", "main", "run", "theory"]
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from numpy.typing import ArrayLike
 
 from fedprox.errors import ConfigError
+from fedprox.models.linear_regression import linear_regression
 from fedprox.models.model import Model, classifier, mean_gradient
 from fedprox.models.networks import cnn, mlp
 from fedprox.models.softmax_regression import softmax_regression
@@ -18,6 +19,7 @@ __all__ = [
     "char_lstm",
     "classifier",
     "cnn",
+    "linear_regression",
     "mean_gradient",
     "mlp",
     "sentiment_lstm",
@@ -26,6 +28,7 @@ __all__ = [
 
 _BUILDERS: dict[str, Callable[[tuple[int, ...], int], Model]] = {
     "softmax_regression": lambda shape, classes: softmax_regression(_size(shape), classes),
+    "linear_regression": lambda shape, classes: linear_regression(_size(shape)),
     "mlp": lambda shape, classes: mlp(_size(shape), classes),
     "cnn": cnn,
     "char_lstm": lambda shape, classes: char_lstm(classes, _length("char_lstm", shape)),

@@ -13,10 +13,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
 from fedprox.trees import Tree
 
-__all__ = ["Model", "classifier", "mean_gradient"]
+__all__ = ["Array", "Model", "classifier", "mean_gradient", "second_moment"]
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,9 @@ class Model:
       gradient: optionally `gradient(params, x, y, weights)`, the gradient of `sum(weights * loss)`.
       small: whether all its matrix products are so small that a whole loop over mini-batches is best compiled into
         one kernel (`fedprox.runtime.one_kernel`).
+      curvature_bound: only for a loss that is convex in the parameters, and only where one is known:
+        `curvature_bound(x)`, a number that no eigenvalue of the Hessian of the mean loss over the examples x exceeds,
+        whatever the parameters and labels.
     """
 
     name: str
@@ -40,6 +47,7 @@ class Model:
     predict: Callable[[Tree, Any], jax.Array] | None
     gradient: Callable[[Tree, Any, Any, jax.Array], Tree] | None = None
     small: bool = False
+    curvature_bound: Callable[[Array], float] | None = None
 
 
 def mean_gradient(model: Model, params: Tree, x: jax.Array, y: jax.Array, weights: jax.Array) -> Tree:
@@ -64,3 +72,14 @@ def classifier(name: str, init: Callable[[jax.Array], Tree], scores: Callable[[T
         return jnp.argmax(scores(params, x), axis=1)
 
     return Model(name, init, loss, predict)
+
+
+def second_moment(x: Array) -> float:
+    """Return the largest eigenvalue of X^T X / n for the rows of a matrix.
+
+    >>> second_moment(np.array([[2.0, 0.0], [0.0, 1.0]]))
+    2.0
+    """
+    x = x.astype(np.float64)
+    gram = x.T @ x if x.shape[1] <= len(x) else x @ x.T  # both have the same largest eigenvalue
+    return float(np.linalg.eigvalsh(gram)[-1]) / len(x)

@@ -5,14 +5,18 @@
 It starts from zeros. The gradient has a closed form, sum_i weight_i (softmax(z_i) - e_{y_i}) (x_i, 1)^T; written out
 with W stored as classes x features, one mini-batch step needs no transposed copies and is much faster than automatic
 differentiation of the loss.
+
+The Hessian is mean_i (diag(p_i) - p_i p_i^T) (x) (x_i, 1)(x_i, 1)^T with p_i = softmax(z_i). No eigenvalue of the first
+factor exceeds 1/2, so none of the Hessian exceeds half the largest of mean_i (x_i, 1)(x_i, 1)^T.
 """
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedprox.models.model import Model
+from fedprox.models.model import Array, Model, second_moment
 from fedprox.runtime import SMALL
 from fedprox.trees import Tree
 
@@ -31,7 +35,15 @@ def softmax_regression(features: int, classes: int) -> Model:
     def init(key: jax.Array) -> Tree:
         return {"bias": jnp.zeros(classes), "weight": jnp.zeros((classes, features))}
 
-    return Model("softmax_regression", init, _loss, _predict, _gradient, small=max(features, classes) <= SMALL)
+    return Model(
+        "softmax_regression",
+        init,
+        _loss,
+        _predict,
+        _gradient,
+        small=max(features, classes) <= SMALL,
+        curvature_bound=_curvature_bound,
+    )
 
 
 def _scores(params: Tree, x: jax.Array) -> jax.Array:
@@ -56,3 +68,7 @@ def _gradient(params: Tree, x: jax.Array, y: jax.Array, weights: jax.Array) -> T
 
 def _is_label(scores: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.arange(len(scores))[:, None] == y  # (classes, examples)
+
+
+def _curvature_bound(x: Array) -> float:
+    return second_moment(np.hstack([x.reshape(len(x), -1), np.ones((len(x), 1))])) / 2

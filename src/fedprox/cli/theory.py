@@ -1,0 +1,96 @@
+"""`fedprox theory`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedprox.cli.app import Json, answers_errors, app, output_console, say_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedprox.theory import Certificate
+
+__all__ = ["theory"]
+
+
+@app.command()
+@answers_errors
+def theory(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    resample: Annotated[
+        int, typer.Option(metavar="R", help="Test the expectation of one round with R sets of devices.")
+    ] = 0,
+    round: Annotated[int, typer.Option(metavar="T", help="The round to test.")] = 1,
+    epsilon: Annotated[float, typer.Option(help="Only gradients above it, squared, count for B.")] = 0.0,
+    most_devices: Annotated[
+        int, typer.Option("--devices", help="How many devices' curvature to estimate, without a known bound.")
+    ] = 100,
+    as_json: Json = False,
+) -> None:
+    """Say what the paper's theorems guarantee for a run.
+
+    The run is taken again, which takes up to twice as long as it took.
+
+    Example: fedprox theory runs/example --resample 200 --round 3
+    """
+    from dataclasses import asdict
+
+    from fedprox.theory import certify
+
+    certificate = certify(run, epsilon=epsilon, resample=resample, round=round, most_devices=most_devices)
+    if as_json:
+        say_json({"kind": certificate.kind, "guaranteed": certificate.guaranteed, **asdict(certificate)})
+        return
+    for line in _head(certificate):
+        typer.echo(line)
+    output_console().print(_table(certificate))
+    for line in _foot(certificate):
+        typer.echo(line)
+
+
+def _head(certificate: Certificate) -> list[str]:
+    smooth = certificate.smoothness
+    return [
+        f"{certificate.run}: {certificate.kind}",
+        f"rho > 0 in {certificate.guaranteed} of {len(certificate.rounds)} rounds",
+        f"L = {smooth.L:.6g}, L_minus = {smooth.L_minus:.6g}: {smooth.source}",
+        f"K = {certificate.K}, largest B(w^t) = {certificate.B_epsilon:.6g} "
+        f"where ||grad f(w^t)||^2 > {certificate.epsilon:g}",
+        *certificate.assumptions,
+        "",
+    ]
+
+
+def _foot(certificate: Certificate) -> list[str]:
+    lines = [
+        "",
+        "gamma is the largest over the chosen devices, as in Corollary 9; --resample takes it over all devices",
+        "the observed decrease is one draw of the expectation: it is shown, not judged",
+    ]
+    if certificate.best_mu.value is None:
+        lines.append(certificate.best_mu.because)
+    else:
+        lines.append(
+            f"with the largest gamma and B seen, rho > 0 for mu above {certificate.smallest_mu.value:.6g}; best: "
+            f"{certificate.best_mu.value:.6g}"
+        )
+    if (test := certificate.expectation) is not None:
+        lines.append(f"round {test.round}, gamma {test.gamma:.4g} over all devices: {test.sentence}")
+    return lines
+
+
+def _table(certificate: Certificate) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("round", "mu", "gamma", "B", "rho", "predicted", "observed"):
+        table.add_column(heading, justify="right")
+    table.add_column("the theorem says")
+    for row in certificate.rounds:
+        numbers = (row.mu, row.gamma, row.B, row.rho, row.predicted, row.observed)
+        table.add_row(str(row.round), *("-" if number is None else f"{number:.4g}" for number in numbers), row.says)
+    return table

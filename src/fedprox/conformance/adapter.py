@@ -1,0 +1,65 @@
+"""The library's own solver as a function that the conformance checks can call; also an example of such a function."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedprox.budget import steps_per_epoch
+from fedprox.conformance.problem import Params
+from fedprox.engines import Broadcast, DeviceSide, Task
+from fedprox.methods import fedprox
+from fedprox.models import Model
+from fedprox.population import Population
+from fedprox.resident import Resident, resident
+from fedprox.solvers import sgd
+from fedprox.trees import Tree, to_numpy
+
+__all__ = ["ours"]
+
+
+def ours(
+    params: Params,
+    x: Any,
+    y: Any,
+    *,
+    mu: float,
+    learning_rate: float,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    embedding: bool = False,
+) -> Params:
+    """Return the local solution of one device, computed by SGD as in any run."""
+    nobody = np.zeros(len(y), int)
+    population = Population.from_arrays(x, y, device=nobody, test=np.zeros(len(y), bool))
+    start = {name: np.asarray(array, np.float32) for name, array in params.items()}
+    device = DeviceSide(
+        model=_model(embedding),
+        method=fedprox(),
+        solver_of=lambda device: sgd(),
+        samples=population.train,
+        resident=Resident.of(population.train),
+        seed=seed,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+    )
+    steps = epochs * int(steps_per_epoch(len(y), batch_size))
+    task = Task(device=0, budget=steps, weight=1.0, mass=1.0)
+    solved = device.solve(task, Broadcast(1, start, (), mu), resident(start)).solved
+    return {name: np.asarray(array) for name, array in to_numpy(solved[1]).items()}
+
+
+@lru_cache(maxsize=2)
+def _model(embedding: bool) -> Model:
+    def loss(params: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
+        inner = params["embedding"][x] if embedding else x @ params["first"]
+        return (inner @ params["second"] - y) ** 2 / 2
+
+    def init(key: jax.Array) -> Tree:
+        raise ValueError("the conformance problems bring their own parameters")
+
+    return Model("two linear layers", init, loss, predict=None)

@@ -1,0 +1,129 @@
+"""A run again, to see what its records leave out: the gradient, and what every device answered.
+
+All draws depend only on (seed, purpose, round, device), so running the same config again visits the same models w^t,
+and the local solution of any device in any round can be computed, also of one that was not chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedprox import methods, solvers
+from fedprox.budget import steps_per_epoch
+from fedprox.config import Config
+from fedprox.engines import Broadcast, DeviceSide, Task
+from fedprox.inexactness import inexactness
+from fedprox.measures import Measurer, dissimilarity
+from fedprox.models import Model
+from fedprox.population import Population
+from fedprox.resident import Resident, resident
+from fedprox.runtime import Workers, compiled
+from fedprox.solvers import Solver
+from fedprox.subproblem import Subproblem, add_terms, device_gradient
+from fedprox.trees import Tree, squared_norm, to_numpy
+
+__all__ = ["Devices", "largest"]
+
+
+class Devices:
+    """The devices of a run: their losses, gradients and local solutions, computed when asked for."""
+
+    def __init__(self, config: Config, population: Population, model: Model, solver: Solver | None = None) -> None:
+        self._population = population
+        self._workers = Workers(config.engine.workers)
+        self._train = Resident.of(population.train)
+        self._config = config.solver
+        everybody = solver or solvers.build(config.solver)
+        self._device = DeviceSide(
+            model=model,
+            method=methods.build(config.method),
+            solver_of=lambda device: everybody,
+            samples=population.train,
+            resident=self._train,
+            seed=config.seed,
+            batch_size=config.solver.batch_size,
+            learning_rate=config.solver.learning_rate,
+            gamma=config.solver.gamma,
+        )
+        self._measurer = Measurer(population, self._train, model, self._workers, gradients=False)
+        self._gradient = _gradient_program(model, self._train.block)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._workers.close()
+
+    def loss(self, params: Tree) -> float:
+        """Return f(params)."""
+        return self._measurer.measure(params).train_loss
+
+    def gradient_norm2(self, params: Tree) -> float:
+        """Return ||grad f(params)||^2; grad f is the mean over all training samples, since p_k = n_k / n."""
+        problem = Subproblem(params, np.float32(0))
+        return squared_norm(self._subproblem_gradient(params, problem, 0, len(self._population.train)))
+
+    def dissimilarity(self, params: Tree) -> float:
+        """Return B(params) over all devices (Definition 3)."""
+        offsets, problem = self._population.train.offsets, Subproblem(params, np.float32(0))
+        norms2 = [
+            squared_norm(self._subproblem_gradient(params, problem, int(begin), int(count)))
+            for begin, count in zip(offsets[:-1], np.diff(offsets), strict=True)
+        ]
+        return dissimilarity(float(self._population.masses @ norms2), self.gradient_norm2(params))
+
+    def full_budget(self, device: int) -> int:
+        """Return the steps of E epochs on a device."""
+        samples = self._population.train.size(device)
+        return self._config.epochs * int(steps_per_epoch(samples, self._config.batch_size))
+
+    def solutions(
+        self, round: int, devices: Sequence[int], budgets: Sequence[int], params: Tree, mu: float
+    ) -> list[Tree]:
+        """Return the w_k of devices in a round that starts from `params`, each with its budget."""
+        broadcast, anchor = Broadcast(round, params, (), mu), resident(params)
+
+        def solve(task: Task) -> Tree:
+            return to_numpy(self._device.solve(task, broadcast, anchor).solved[1])
+
+        tasks = [Task(device, budget, weight=1.0, mass=1.0) for device, budget in zip(devices, budgets, strict=True)]
+        answers = dict(self._workers.run(solve, tasks, list(budgets)))
+        return [answers[position] for position in range(len(tasks))]
+
+    def inexactness(self, device: int, solution: Tree, params: Tree, mu: float) -> float:
+        """Return gamma_k = ||grad h_k(w_k; w^t)|| / ||grad h_k(w^t; w^t)|| (Definition 2), exactly."""
+        begin = int(self._population.train.offsets[device])
+        span = (begin, self._population.train.size(device))
+        problem = Subproblem(params, np.float32(mu))
+        return inexactness(
+            math.sqrt(squared_norm(self._subproblem_gradient(solution, problem, *span))),
+            math.sqrt(squared_norm(self._subproblem_gradient(params, problem, *span))),
+        )
+
+    def _subproblem_gradient(self, params: Tree, problem: Subproblem, begin: int, count: int) -> Tree:
+        span = np.array([begin, count], np.int32)
+        return to_numpy(self._gradient(params, problem, self._train.x, self._train.y, span))
+
+
+def largest(gammas: Iterable[float]) -> float:
+    """Return the largest gamma; not a number where one of them is not.
+
+    >>> largest([0.5, float("nan"), 0.1])
+    nan
+    """
+    return float(np.max(list(gammas)))
+
+
+@lru_cache(maxsize=8)
+def _gradient_program(model: Model, block: int) -> Callable[..., Any]:
+    """Return the compiled `program(params, problem, x, y, (begin, count)) -> grad h` over consecutive samples."""
+
+    def program(params: Tree, problem: Subproblem, x: jax.Array, y: jax.Array, span: jax.Array) -> Tree:
+        begin, count = span
+        return add_terms(problem, params, device_gradient(model, params, x, y, begin, count, block))
+
+    return compiled(program)

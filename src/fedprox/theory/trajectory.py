@@ -1,0 +1,105 @@
+"""The rounds of a run, seen again: what the theorems need of each, collected while the config runs once more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedprox.config import Config
+from fedprox.errors import RunFolderError
+from fedprox.history import History
+from fedprox.result import Progress
+from fedprox.theory.replay import Devices, largest
+from fedprox.trees import Tree
+
+__all__ = ["Round", "Trajectory", "again", "check_same"]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the theorem says about the round from w^t, t = round - 1, to w^(t+1)."""
+
+    round: int
+    mu: float
+    gamma: float  # the largest over the chosen devices
+    B: float
+    gradient_norm2: float  # ||grad f(w^t)||^2
+    rho: float | None  # None where the theorem does not apply
+    predicted: float | None  # rho ||grad f(w^t)||^2: the decrease that is sure in expectation, where rho > 0
+    observed: float  # f(w^t) - f(w^(t+1)), one draw of the expectation
+    says: str
+
+
+class Trajectory:
+    """A callback that collects what the theorem needs of every round."""
+
+    def __init__(self, devices: Devices, recorded: History, at: int) -> None:
+        self._devices = devices
+        self._recorded = recorded
+        self._at = at
+        self.rows: list[Round] = []
+        self.losses: list[float] = []
+        self.first: Tree = None
+        self.last: Tree = None
+        self.kept: Tree = None  # the model after round `at`
+        self._norm2 = self._b = math.nan
+
+    def __call__(self, progress: Progress) -> None:
+        """See one round."""
+        if progress.metrics is None:
+            return
+        loss = progress.metrics["train_loss"]
+        loss = math.nan if loss is None else float(loss)
+        if progress.devices is not None:
+            mu = float(progress.metrics["mu"])
+            gamma = self._gamma(progress.round, progress.devices, mu)
+            observed = self.losses[-1] - loss
+            self.rows.append(Round(progress.round, mu, gamma, self._b, self._norm2, None, None, observed, ""))
+        else:
+            self.first = progress.params
+        b = progress.metrics["dissimilarity"]
+        self._b = math.inf if b is None else float(b)
+        self._norm2 = self._devices.gradient_norm2(progress.params)
+        self.losses.append(loss)
+        self.last = progress.params
+        if progress.round == self._at:
+            self.kept = progress.params
+
+    def _gamma(self, round: int, chosen: Mapping[str, Any], mu: float) -> float:
+        """Return the largest gamma of the chosen devices: as recorded, or by solving them again."""
+        known = self._recorded[round - 1].get("gamma")
+        if known is not None:
+            return largest(math.inf if gamma is None else float(gamma) for gamma in known)
+        listed = [int(device) for device in chosen["device"]]
+        budgets = [int(budget) for budget in chosen["budget"]]
+        solutions = self._devices.solutions(round, listed, budgets, self.last, mu)
+        return largest(
+            self._devices.inexactness(device, solution, self.last, mu)
+            for device, solution in zip(listed, solutions, strict=True)
+        )
+
+
+def again(config: Config, rounds: int) -> Config:
+    """Return the config of the replay: the same run, measured every round over all devices."""
+    settings = config.to_dict()
+    settings["rounds"] = rounds
+    settings["measure"] |= {"every": 1, "devices": 0, "dissimilarity": True}
+    settings["engine"]["name"] = "local"
+    return Config.from_dict(settings)
+
+
+def check_same(run: str | Path, metrics: History, losses: Sequence[float]) -> None:
+    """Refuse a replay whose losses are not those of the record."""
+    for row in metrics:
+        if row["round"] >= len(losses):
+            continue
+        before, now = row["train_loss"], losses[row["round"]]
+        same = math.isnan(now) if before is None else math.isclose(before, now, rel_tol=1e-3, abs_tol=1e-6)
+        if not same:
+            raise RunFolderError(
+                f"{run} cannot be replayed: round {row['round']} has the loss {now} again, {before} in the record; "
+                "was it made from other data, or from objects given to `train`?"
+            )
