@@ -154,6 +154,7 @@ def test_partial_work_is_covered_but_not_its_expectation(tmp_path, population):
         theory.certify(folder, **objects, resample=30)
 
 
+@pytest.mark.filterwarnings("ignore:SGD cannot be stable")
 def test_a_gamma_above_one_is_not_covered(tmp_path, population):
     folder, objects = run(tmp_path, population, solver={"learning_rate": 0.6}, rounds=1)
     certificate = theory.certify(folder, **objects, resample=30)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -48,10 +49,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an
 
 
 def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Print a user's error as one sentence and exit with its code."""
+    """Print a user's error, or a warning, as one sentence; an error ends the command with its exit code."""
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
+        warnings.showwarning = _show_warning
         try:
             command(*args, **kwargs)
         except FedProxError as error:
@@ -62,6 +64,10 @@ def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(130) from None
 
     return wrapped
+
+
+def _show_warning(message: Warning | str, *where: Any) -> None:
+    typer.echo(f"fedprox: warning: {message}", err=True)
 
 
 def next_folder(name: str) -> Path:
