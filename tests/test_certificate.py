@@ -169,6 +169,7 @@ def test_a_gamma_above_one_is_not_covered(tmp_path, population):
     )
 
 
+@pytest.mark.filterwarnings("ignore:SGD cannot be stable")
 def test_a_run_that_diverges_is_not_covered(tmp_path, population):
     folder, objects = run(tmp_path, population, solver={"learning_rate": 1e6, "epochs": 5}, rounds=4)
     certificate = theory.certify(folder, **objects)

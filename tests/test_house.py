@@ -45,6 +45,8 @@ ORDER = [
     "compare",
     "plot",
     "display",
+    "theory",
+    "conformance",
     "cli",
     "__main__",
 ]
