@@ -35,4 +35,4 @@ def sgd(momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
             direction = jax.tree.map(lambda g, v: g + momentum * v, gradient, state) if nesterov else state
         return jax.tree.map(lambda w, d: w - learning_rate * d, params, direction), state
 
-    return Stepwise("sgd", init, step, is_sgd=True)
+    return Stepwise("sgd", init, step, is_sgd=True, momentum=momentum, nesterov=nesterov)
