@@ -21,7 +21,7 @@ def softmax_gradient(w, x, y):
 
 
 def batches(samples, batch_size, steps, seed, round, device):
-    """Rows of each step: every epoch in the order of the upper halves of fresh Philox words for (seed, round, device)."""
+    """Rows of each step; an epoch goes by the upper halves of fresh Philox words for (seed, round, device)."""
     words = np.random.Philox(key=np.array([seed, 4], np.uint64), counter=np.array([0, 0, round, device], np.uint64))
     done = 0
     while done < steps:

@@ -31,7 +31,7 @@ SIZES = (5, 40, 12, 23, 9, 31, 17, 8)
 RATE, BATCH, SEED = 0.1, 7, 3
 
 
-def small_population(sizes=SIZES, seed=0, equal_labels=False):
+def small_population(sizes=SIZES, seed=0):
     random = np.random.default_rng(seed)
     device = np.repeat(np.arange(len(sizes)), sizes)
     x = random.normal(size=(len(device), 6)) + 0.3 * random.normal(size=(len(sizes), 6))[device]
@@ -103,7 +103,7 @@ def test_fednova_with_momentum_agrees_with_plain_numpy(mu):
 BUDGET_RULES = {
     "all finish": {},
     "half straggle": {"devices": {"stragglers": 0.5}},
-    "nine in ten straggle": {"devices": {"stragglers": 0.9}},
+    "nine in ten straggle": {"devices": {"per_round": 8, "stragglers": 0.9}},
     "one epoch": {"solver": {"epochs": 1}, "devices": {"stragglers": 0.5}},
     "proportional": {"devices": {"sampling": "proportional", "stragglers": 0.5}},
     "failures": {"devices": {"failure": 0.4, "stragglers": 0.2}},
@@ -321,7 +321,12 @@ def test_solvers_outside_the_sgd_family_are_refused(name):
     sentence = rf"`solver.name` must be sgd with method.name = '{name}'.*got 'adam'"
     for choice in (other, {0: other}, lambda device: other):
         with pytest.raises(ConfigError, match=sentence):
-            train({"rounds": 1, "method": {"name": name}}, population=POPULATION, model=MODEL, solver=choice)
+            train(
+                {"rounds": 1, "method": {"name": name}, "devices": {"per_round": 8}},
+                population=POPULATION,
+                model=MODEL,
+                solver=choice,
+            )
 
 
 def test_a_scaffold_device_that_did_nothing_keeps_its_variate():
@@ -377,7 +382,7 @@ def test_values_out_of_range_are_refused(name, key, value):
 
 
 def test_values_out_of_range_are_refused_from_python():
-    with pytest.raises(ConfigError, match="`method.alpha` must be a number > 0; got 0.0"):
+    with pytest.raises(ConfigError, match=r"`method.alpha` must be a number > 0; got 0.0"):
         feddyn(0.0)
-    with pytest.raises(ConfigError, match="`method.tau` must be a number > 0; got 0.0"):
+    with pytest.raises(ConfigError, match=r"`method.tau` must be a number > 0; got 0.0"):
         fedadam(tau=0.0)
