@@ -209,6 +209,8 @@ class Config(Section):
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Config:
         """Check `settings` (nested, as TOML gives them) and fill in the defaults."""
+        if "compare" in settings:
+            raise ConfigError("a config with a [compare] section describes several runs; use `fedprox compare`")
         try:
             config = cls.model_validate(dict(settings))
         except ValidationError as error:
