@@ -113,6 +113,7 @@ def _serve(line: _Line, running: list[subprocess.Popen[str]]) -> None:
     if process is not None:
         _pipe(process.stdin).close()
         process.wait()
+        _pipe(process.stdout).close()
 
 
 def _start(line: _Line, running: list[subprocess.Popen[str]]) -> subprocess.Popen[str] | None:

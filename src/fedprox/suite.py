@@ -10,7 +10,7 @@ A config file or recipe with a `[compare]` section describes it:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ def suite_of(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Suite]:
     if not isinstance(section, Mapping):
         raise ConfigError(f"`compare` must be a table of settings; got {section!r}")
     rules: dict[str, tuple[Callable[[Any], bool], str]] = {
-        "methods": (lambda value: _is_list_of(value, str) and len(value) > 0, "a list of methods"),
-        "stragglers": (lambda value: _is_list_of(value, (int, float)), "a list of numbers in [0, 1]"),
+        "methods": (lambda value: _is_list(value, lambda item: isinstance(item, str)) and value, "a list of methods"),
+        "stragglers": (lambda value: _is_list(value, _is_share), "a list of numbers in [0, 1]"),
         "seeds": (lambda value: type(value) is int and value >= 1, "a whole number >= 1"),
     }
     given: dict[str, Any] = {}
@@ -81,5 +81,9 @@ def suite_table(comparisons: Mapping[float, Comparison]) -> list[dict[str, Any]]
     return [{"stragglers": share, **row} for share, one in comparisons.items() for row in one.table()]
 
 
-def _is_list_of(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    return isinstance(value, Sequence) and all(isinstance(item, kinds) for item in value) and not isinstance(value, str)
+def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(fits, value))
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value <= 1
