@@ -185,8 +185,27 @@ def test_scaffold_and_feddyn_servers_hold_the_mean_of_what_devices_remember(tmp_
             for device in range(POPULATION.devices)
             if f"device.{device}.weight" in tensors
         ]
-        assert 4 <= len(held) <= POPULATION.devices
         np.testing.assert_allclose(tensors["server.weight"], sum(held), rtol=1e-4, atol=1e-6)
+
+
+def test_only_devices_that_took_part_are_remembered(tmp_path):
+    result = run("scaffold", rounds=1, devices={"per_round": 4, "failure": 0.25}, out=tmp_path / "run")
+    tensors, _ = read_tensors(tmp_path / "run" / "checkpoint" / "state.safetensors")
+    remembered = {int(name.split(".")[1]) for name in tensors if name.startswith("device.")}
+    (record,) = result.devices
+    assert remembered == {k for k, kept in zip(record["device"], record["kept"], strict=True) if kept}
+    assert len(remembered) == 3
+
+
+def test_the_second_draw_is_independent_and_recorded():
+    settings = {"mu": 0.5, "second_draw": True}
+    records = run("feddane", rounds=20, settings=settings, devices={"per_round": 3}).devices
+    first = [record["device"] for record in records]
+    assert first == [record["device"] for record in run("fedprox", rounds=20, devices={"per_round": 3}).devices]
+    second = [record["second_draw"]["device"] for record in records]
+    assert all(sum(record["second_draw"]["weight"]) == pytest.approx(1.0) for record in records)
+    overlap = [len(set(a) & set(b)) for a, b in zip(first, second, strict=True)]
+    assert 0.5 < np.mean(overlap) < 1.8  # of 3, with 9/8 expected
 
 
 def test_fednova_with_equal_steps_is_fedavg():

@@ -327,6 +327,7 @@ def _checked(choice: Callable[[int], Solver], method: Method) -> Callable[[int],
         method.check(solver)
         return solver
 
+    checked(0)  # before anything is written
     return checked
 
 

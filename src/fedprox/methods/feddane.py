@@ -11,9 +11,10 @@ chosen device minimises
 
 as far as its budget allows; the server averages. The correction replaces the device's gradient at w^t by the mean one.
 
-Partial work is kept: nobody but a failed device is dropped. The gradient at w^t is extra work, one pass over the
-device's samples (a second one for a device of the second draw); stragglers do it too, and it is not part of the
-budget. Where no device of the second draw answers there is no correction, and the round is one of FedProx.
+Partial work is kept: nobody but a failed device is dropped. Gradients at w^t are extra work and not part of the budget;
+stragglers do it too. It is one pass over the samples for the mean, and one for the device's own correction, since
+nothing is kept between the two exchanges. Where no device of the second draw answers there is no correction, and the
+round is one of FedProx.
 """
 
 from __future__ import annotations
