@@ -31,7 +31,10 @@ def curves(histories: Mapping[str, Sequence[History]], title: str = "") -> Figur
 
 
 def suite_curves(suite: Mapping[float, Mapping[str, Sequence[History]]], title: str = "") -> Figure:
-    """Draw the means over seeds of a suite: a column for each share of stragglers, one legend for all."""
+    """Draw the means over seeds of a suite: a column for each share of stragglers, one legend for all.
+
+    Losses above twice the initial one are cut off, so that a method that diverges does not hide the others.
+    """
     figure = Figure(figsize=(4.2 * len(suite), 6.5), layout="constrained")
     panels = figure.subplots(2, len(suite), sharex=True, sharey="row", squeeze=False)
     for row, (name, label) in zip(panels, _PANELS, strict=True):
@@ -41,7 +44,10 @@ def suite_curves(suite: Mapping[float, Mapping[str, Sequence[History]]], title: 
         row[0].set_ylabel(label)
     for axes in panels[-1]:
         axes.set_xlabel("round")
-    lines, labels = panels[0][0].get_legend_handles_labels()
+    losses = panels[0][0]
+    initial = max((line.get_ydata()[0] for line in losses.lines), default=np.inf)
+    losses.set_ylim(top=min(losses.get_ylim()[1], 2 * initial))
+    lines, labels = losses.get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside lower center", ncols=5, frameon=False)
     if title:
         figure.suptitle(title)
