@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedprox.errors import ConfigError
-from fedprox.solvers import Solver, Stepwise
+from fedprox.solvers import Sgd, Solver
 
 __all__ = ["check_counts_gradients", "gradient_count"]
 
@@ -31,7 +31,7 @@ def check_counts_gradients(method: str, solver: Solver) -> None:
 
 
 def gradient_count(solver: Solver, steps: int, learning_rate: float, mu: float) -> float:
-    """Return a = sum_s a_s after `steps` steps of SGD; one that is not a `Stepwise` is taken to be plain.
+    """Return a = sum_s a_s after `steps` steps of SGD; one that is not the library's own is taken to be plain.
 
     >>> from fedprox.solvers import sgd
     >>> gradient_count(sgd(), 3, learning_rate=0.1, mu=0.0)
@@ -41,7 +41,7 @@ def gradient_count(solver: Solver, steps: int, learning_rate: float, mu: float) 
     >>> gradient_count(sgd(momentum=0.5), 3, learning_rate=0.1, mu=0.0)  # 1 + 3/2 + 7/4
     4.25
     """
-    momentum, nesterov = (solver.momentum, solver.nesterov) if isinstance(solver, Stepwise) else (0.0, False)
+    momentum, nesterov = (solver.momentum, solver.nesterov) if isinstance(solver, Sgd) else (0.0, False)
     # With unit gradients and w^t - w = eta a: v <- m v + (1 - eta mu a), then a <- a + v; Nesterov adds the gradient
     # and m v instead of v.
     gradient = np.array([-learning_rate * mu, 0.0, 1.0])  # as a combination of (a, v, 1)

@@ -36,15 +36,12 @@ class Stepwise:
       init: `init(params) -> state` at the start of every local solve.
       step: `step(params, gradient, state, learning_rate) -> (params, state)`.
       is_sgd: whether a step moves along the gradient (or a fixed combination of past ones).
-      momentum, nesterov: for an SGD, how past gradients carry on; methods that count gradients need to know.
     """
 
     name: str
     init: Callable[[Tree], Tree]
     step: Callable[[Tree, Tree, Tree, jax.Array], tuple[Tree, Tree]]
     is_sgd: bool = False
-    momentum: float = 0.0
-    nesterov: bool = False
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""
