@@ -16,7 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedprox.errors import ConfigError
-from fedprox.solvers import Sgd, Solver
+from fedprox.solvers import Solver
+from fedprox.solvers.sgd import Sgd
 
 __all__ = ["check_counts_gradients", "gradient_count"]
 

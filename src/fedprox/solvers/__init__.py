@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fedprox.config import SolverConfig
-from fedprox.solvers.sgd import Sgd, sgd
+from fedprox.solvers.sgd import sgd
 from fedprox.solvers.solver import LocalProblem, Solver
 from fedprox.solvers.stepwise import Stepwise, fullbatch_program, minibatch_program
 
-__all__ = ["LocalProblem", "Sgd", "Solver", "Stepwise", "build", "fullbatch_program", "minibatch_program", "sgd"]
+__all__ = ["LocalProblem", "Solver", "Stepwise", "build", "fullbatch_program", "minibatch_program", "sgd"]
 
 
 def build(config: SolverConfig) -> Solver:
