@@ -383,6 +383,11 @@ def test_keys_of_other_methods_are_refused(name):
                 Config.from_dict(settings)
 
 
+def test_an_alpha_that_sgd_cannot_follow_is_warned_of():
+    with pytest.warns(UserWarning, match=r"`solver.learning_rate` times `method.alpha` is 2 or more; got 0.1 \* 30.0"):
+        run("feddyn", settings={"alpha": 30.0}, rounds=1)
+
+
 def test_server_learning_rates_have_their_own_defaults():
     rates = {
         name: Config.from_dict({"method": {"name": name}}).method.server_learning_rate

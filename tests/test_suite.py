@@ -69,6 +69,11 @@ def test_a_bad_compare_section_is_refused(section, sentence):
     assert str(error.value) == sentence
 
 
+def test_shares_are_given_once():
+    with pytest.raises(ConfigError, match=r"`devices.stragglers` must be left out with `compare.stragglers`.*got 0.5"):
+        suite_of({"compare": {"stragglers": [0.0]}, "devices": {"stragglers": 0.5}})
+
+
 def test_one_run_of_a_suite_is_refused_with_a_hint():
     result = CliRunner().invoke(app, ["run", "benchmark-suite"])
     assert result.exit_code == 2

@@ -55,6 +55,11 @@ def suite_of(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Suite]:
         if not fits(value):
             raise ConfigError(f"`compare.{key}` must be {rule}; got {value!r}")
         given[key] = tuple(value) if isinstance(value, list) else value
+    own = plain.get("devices", {}).get("stragglers")
+    if given.get("stragglers") and own is not None:
+        raise ConfigError(
+            f"`devices.stragglers` must be left out with `compare.stragglers`, which sets it; got {own!r}"
+        )
     return plain, Suite(**given)
 
 

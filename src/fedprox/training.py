@@ -305,8 +305,9 @@ def _solver_of(config: Config, choice: SolverChoice | None, method: Method) -> C
     """Return the solver of each device, checked against what the method can use and what can be stable."""
     largest_mu = method.mu(config.method.mu) if isinstance(config.method.mu, float) else 0.0
     if config.solver.name == "sgd" and choice is None and config.solver.learning_rate * largest_mu >= 2:
+        key = "mu" if method.proximal else "alpha"
         warnings.warn(
-            f"SGD cannot be stable where `solver.learning_rate` times `method.mu` is 2 or more; "
+            f"SGD cannot be stable where `solver.learning_rate` times `method.{key}` is 2 or more; "
             f"got {config.solver.learning_rate} * {largest_mu}",
             stacklevel=3,
         )
