@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-__all__ = ["RunBars", "comparison_table", "suite_table_of", "summary_lines"]
+__all__ = ["RunBars", "comparison_table", "summary_lines"]
 
 
 class RunBars:
@@ -61,28 +61,6 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             _percent(row["test_accuracy"]) + _deviation(row["test_accuracy_deviation"], ".1f", 100),
             f"{row['diverged']} of {row['seeds']}" if row["diverged"] else "no",
         )
-    return table
-
-
-def suite_table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the rows of a suite as a table: a line per method, loss and test accuracy per share of stragglers."""
-    shares = list(dict.fromkeys(row["stragglers"] for row in rows))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("method")
-    for share in shares:
-        for heading in ("train loss", "test acc", "diverged"):
-            table.add_column(f"{share:.0%}: {heading}", justify="right")
-    by_method: dict[str, list[str]] = {}
-    for row in rows:
-        by_method.setdefault(row["method"], []).extend(
-            [
-                _number(row["train_loss"], ".3f") + _deviation(row["train_loss_deviation"], ".3f", 1),
-                _percent(row["test_accuracy"]) + _deviation(row["test_accuracy_deviation"], ".1f", 100),
-                f"{row['diverged']} of {row['seeds']}" if row["diverged"] else "no",
-            ]
-        )
-    for method, cells in by_method.items():
-        table.add_row(method, *cells)
     return table
 
 

@@ -114,7 +114,7 @@ def _compare(
 
 
 def _run_suite(settings: dict[str, Any], suite: Suite, folder: Path, workers: int, as_json: bool, title: str) -> None:
-    from fedprox.display import RunBars, suite_table_of
+    from fedprox.display import RunBars, comparison_table
     from fedprox.plot import save, suite_curves
     from fedprox.scheduler import Event
     from fedprox.suite import run_suite, suite_table
@@ -134,10 +134,11 @@ def _run_suite(settings: dict[str, Any], suite: Suite, folder: Path, workers: in
     if as_json:
         say_json({"out": str(folder), "picture": str(picture), "table": table})
         return
-    output_console().print(suite_table_of(table))
     for share, one in comparisons.items():
-        typer.echo(f"\n{share:.0%} stragglers: {one.verdict()}")
-    typer.echo(f"\npicture: {picture}\nrun folders: {folder}")
+        typer.echo(f"{share:.0%} stragglers")
+        output_console().print(comparison_table(one.table()))
+        typer.echo(f"{one.verdict()}\n")
+    typer.echo(f"picture: {picture}\nrun folders: {folder}")
 
 
 def _draw(comparison: Comparison, folder: Path, title: str) -> Path:
