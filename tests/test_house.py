@@ -43,6 +43,7 @@ ORDER = [
     "scheduler",
     "worker",
     "compare",
+    "suite",
     "plot",
     "display",
     "theory",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedprox.config import Config, with_overrides
+from fedprox.config import METHOD_KEYS, Config, with_overrides
 from fedprox.errors import ConfigError, RunError, RunFolderError
 from fedprox.history import History
 from fedprox.run_folder import read_history
@@ -92,8 +92,7 @@ def plan(settings: Mapping[str, Any], variants: Sequence[Variant], seeds: int, o
         raise RunFolderError(f"{out} is not empty; choose another folder for the comparison")
     jobs = []
     for chosen in variants:
-        shared = dict(settings)
-        shared["method"] = {key: value for key, value in shared.get("method", {}).items() if key != "mu"}
+        shared = {**settings, "method": _inherited(settings.get("method", {}), chosen)}
         for offset in range(seeds):
             config = Config.from_dict(with_overrides(shared, chosen.overrides))
             config = config.model_copy(update={"seed": config.seed + offset})
@@ -125,6 +124,12 @@ def collect(ended: Sequence[Ended]) -> Comparison:
         comparison.histories.setdefault(end.job.name, []).append(read_history(end.job.out))
         comparison.summaries.setdefault(end.job.name, []).append(end.summary or {})
     return comparison
+
+
+def _inherited(method: Mapping[str, Any], chosen: Variant) -> dict[str, Any]:
+    """Return the plan's method settings that a variant takes over: those it knows, but for mu, which it brings."""
+    name = chosen.overrides[0].removeprefix("method.name=")
+    return {key: value for key, value in method.items() if key in METHOD_KEYS.get(name, ()) and key != "mu"}
 
 
 def _folder_name(label: str) -> str:

@@ -21,12 +21,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from fedprox.errors import ConfigError, nearest
 
 __all__ = [
+    "METHOD_KEYS",
     "CheckpointConfig",
     "Config",
     "DataConfig",
@@ -48,6 +49,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, description="a n
 Count = Annotated[int, Field(ge=1, description="a whole number >= 1")]
 CountOrZero = Annotated[int, Field(ge=0, description="a whole number >= 0")]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, description="a number in [0, 1]")]
+BelowOne = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False, description="a number in [0, 1)")]
 Flag = Annotated[bool, Field(description="true or false")]
 Text = Annotated[str, Field(description="text")]
 
@@ -86,9 +88,12 @@ class ModelConfig(Section):
 
 
 class MethodConfig(Section):
-    """`[method]`: the federated method and its proximal coefficient mu."""
+    """`[method]`: the federated method and its coefficients; `METHOD_KEYS` says which keys belong to which method."""
 
-    name: Annotated[Literal["fedavg", "fedprox"], Field(description="one of fedavg, fedprox")] = "fedprox"
+    name: Annotated[
+        Literal["fedavg", "fedprox", "feddane", "scaffold", "fednova", "feddyn", "fedavgm", "fedadam", "fedyogi"],
+        Field(description="one of fedavg, fedprox, feddane, scaffold, fednova, feddyn, fedavgm, fedadam, fedyogi"),
+    ] = "fedprox"
     mu: Annotated[
         Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["adaptive"],
         Field(description="a number >= 0 or 'adaptive'"),
@@ -96,6 +101,37 @@ class MethodConfig(Section):
     mu_initial: NotNegative = 0.0
     mu_step: Positive = 0.1
     mu_patience: Count = 5
+    second_draw: Flag = False
+    alpha: Positive = 0.1
+    server_learning_rate: Positive = 1.0
+    momentum: BelowOne = 0.9
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Positive = 1e-3
+
+    @model_validator(mode="before")
+    @classmethod
+    def _adaptive_servers_take_small_steps(cls, settings: Any) -> Any:
+        if isinstance(settings, Mapping) and settings.get("name") in ("fedadam", "fedyogi"):
+            return {"server_learning_rate": 0.03, **settings}
+        return settings
+
+
+_MU = tuple(key for key in MethodConfig.model_fields if key.startswith("mu"))
+_ADAPTIVE_SERVER = ("server_learning_rate", "beta1", "beta2", "tau")
+
+METHOD_KEYS: Mapping[str, tuple[str, ...]] = {
+    "fedavg": (),
+    "fedprox": _MU,
+    "feddane": (*_MU, "second_draw"),
+    "scaffold": (),
+    "fednova": _MU,
+    "feddyn": ("alpha",),
+    "fedavgm": ("server_learning_rate", "momentum"),
+    "fedadam": _ADAPTIVE_SERVER,
+    "fedyogi": _ADAPTIVE_SERVER,
+}
+"""The keys of `[method]`, beside its name, that belong to each method; any other, when given, is refused."""
 
 
 class SolverConfig(Section):
@@ -106,7 +142,7 @@ class SolverConfig(Section):
     batch_size: CountOrZero = 10
     epochs: Count = 20
     gamma: Share = 0.0
-    momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False, description="a number in [0, 1)")] = 0.0
+    momentum: BelowOne = 0.0
     nesterov: Flag = False
     weight_decay: NotNegative = 0.0
 
@@ -176,6 +212,8 @@ class Config(Section):
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Config:
         """Check `settings` (nested, as TOML gives them) and fill in the defaults."""
+        if "compare" in settings:
+            raise ConfigError("a config with a [compare] section describes several runs; use `fedprox compare`")
         try:
             config = cls.model_validate(dict(settings))
         except ValidationError as error:
@@ -200,8 +238,8 @@ class Config(Section):
     def to_dict(self) -> dict[str, Any]:
         """Return the resolved settings as plain nested values; `from_dict` takes them back."""
         settings = self.model_dump()
-        if self.method.name == "fedavg":
-            del settings["method"]["mu"]  # FedAvg has no mu, and a config that gives one is refused
+        belongs = ("name", *METHOD_KEYS[self.method.name])  # a key of another method would be refused
+        settings["method"] = {key: value for key, value in settings["method"].items() if key in belongs}
         return settings
 
     def to_toml(self) -> str:
@@ -262,10 +300,11 @@ def _override_value(sections: list[str], name: str, text: str) -> Any:
 
 def _check_together(config: Config) -> None:
     """Rules that involve more than one setting."""
-    if config.method.name == "fedavg" and "mu" in config.method.model_fields_set:
+    for key in sorted(config.method.model_fields_set - {"name", *METHOD_KEYS[config.method.name]}):
+        owners = [method for method, keys in METHOD_KEYS.items() if key in keys]
         raise ConfigError(
-            f"`method.mu` must be left out with method.name = 'fedavg', which has no proximal term "
-            f"(fedprox with mu = 0 keeps stragglers); got {config.method.mu!r}"
+            f"`method.{key}` must be left out with method.name = {config.method.name!r}, which has no such setting "
+            f"(it belongs to {', '.join(owners)}); got {getattr(config.method, key)!r}"
         )
     needs_every_round = [
         name

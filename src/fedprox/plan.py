@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedprox.config import Config
 from fedprox.methods import Method
 from fedprox.population import Population
+from fedprox.randomness import Purpose
 from fedprox.sampling import Cohort, draw_cohort, merge_weights
 from fedprox.systems import Work, failures, straggler_work
 
@@ -31,6 +32,7 @@ class RoundPlan:
     failed: NDArray[np.bool_]
     kept: NDArray[np.bool_]
     weights: NDArray[np.float64]
+    second: SecondDraw | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the plan as the fields of `devices.jsonl`."""
@@ -44,14 +46,27 @@ class RoundPlan:
             "kept": self.kept.tolist(),
             "weight": self.weights.tolist(),
             **({"failed": self.failed.tolist()} if self.failed.any() else {}),
+            **({"second_draw": self.second.record()} if self.second is not None else {}),
         }
+
+
+@dataclass(frozen=True)
+class SecondDraw:
+    """Devices that are asked for their gradient at w^t alone."""
+
+    cohort: Cohort
+    weights: NDArray[np.float64]  # 0 for one that has failed in this round
+
+    def record(self) -> dict[str, Any]:
+        """Return the draw as it stands in `devices.jsonl`."""
+        return {"device": self.cohort.devices.tolist(), "weight": self.weights.tolist()}
 
 
 def plan_round(config: Config, population: Population, method: Method, round: int) -> RoundPlan:
     """Return the plan of a round."""
     chosen = config.devices
     draw = {"seed": config.seed, "round": round}
-    cohort = draw_cohort(chosen.sampling, chosen.per_round, population.train.offsets, **draw)
+    cohort = draw_cohort(chosen.sampling, chosen.per_round, population.train.offsets, seed=config.seed, round=round)
     work = straggler_work(
         cohort,
         per_round=chosen.per_round,
@@ -62,4 +77,11 @@ def plan_round(config: Config, population: Population, method: Method, round: in
     )
     failed = failures(cohort, per_round=chosen.per_round, share=chosen.failure, **draw)
     kept = method.kept(work) & ~failed
-    return RoundPlan(round, cohort, work, failed, kept, merge_weights(chosen.sampling, cohort, kept))
+    second = _second_draw(config, population, cohort.devices[failed], round) if method.second_draw else None
+    return RoundPlan(round, cohort, work, failed, kept, merge_weights(chosen.sampling, cohort, kept), second)
+
+
+def _second_draw(config: Config, population: Population, failed: NDArray[np.int64], round: int) -> SecondDraw:
+    chosen, offsets, purpose = config.devices, population.train.offsets, Purpose.SECOND_DEVICES
+    cohort = draw_cohort(chosen.sampling, chosen.per_round, offsets, seed=config.seed, round=round, purpose=purpose)
+    return SecondDraw(cohort, merge_weights(chosen.sampling, cohort, ~np.isin(cohort.devices, failed)))

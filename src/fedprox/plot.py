@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedprox.history import History
 
-__all__ = ["curves", "save"]
+__all__ = ["curves", "save", "suite_curves"]
 
 _PANELS = (("train_loss", "training loss"), ("test_accuracy", "test accuracy"))
 
@@ -20,19 +21,34 @@ def curves(histories: Mapping[str, Sequence[History]], title: str = "") -> Figur
     """Draw each variant's mean over seeds, with a band of one standard deviation where there are several."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     for axes, (name, label) in zip(figure.subplots(1, 2), _PANELS, strict=True):
-        for variant, runs in histories.items():
-            rounds = runs[0].column("round")
-            values = np.array([_numbers(run.column(name)) for run in runs])  # (seeds, rounds)
-            mean = values.mean(axis=0)
-            (line,) = axes.plot(rounds, mean, label=variant, linewidth=1.6)
-            if len(runs) > 1:
-                spread = values.std(axis=0, ddof=1)
-                axes.fill_between(rounds, mean - spread, mean + spread, color=line.get_color(), alpha=0.2, linewidth=0)
+        _draw(axes, histories, name, band=True)
         axes.set_xlabel("round")
         axes.set_ylabel(label)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].legend(frameon=False)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def suite_curves(suite: Mapping[float, Mapping[str, Sequence[History]]], title: str = "") -> Figure:
+    """Draw the means over seeds of a suite: a column for each share of stragglers, one legend for all.
+
+    Losses above twice the initial one are cut off, so that a method that diverges does not hide the others.
+    """
+    figure = Figure(figsize=(4.2 * len(suite), 6.5), layout="constrained")
+    panels = figure.subplots(2, len(suite), sharex=True, sharey="row", squeeze=False)
+    for row, (name, label) in zip(panels, _PANELS, strict=True):
+        for axes, (share, histories) in zip(row, suite.items(), strict=True):
+            _draw(axes, histories, name, band=False)
+            axes.set_title(f"{share:.0%} stragglers", fontsize=10)
+        row[0].set_ylabel(label)
+    for axes in panels[-1]:
+        axes.set_xlabel("round")
+    losses = panels[0][0]
+    initial = max((line.get_ydata()[0] for line in losses.lines), default=np.inf)
+    losses.set_ylim(top=min(losses.get_ylim()[1], 2 * initial))
+    lines, labels = losses.get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside lower center", ncols=5, frameon=False)
     if title:
         figure.suptitle(title)
     return figure
@@ -43,6 +59,19 @@ def save(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     return path
+
+
+def _draw(axes: Any, histories: Mapping[str, Sequence[History]], name: str, *, band: bool) -> None:
+    for number, (variant, runs) in enumerate(histories.items()):
+        rounds = runs[0].column("round")
+        values = np.array([_numbers(run.column(name)) for run in runs])  # (seeds, rounds)
+        mean = values.mean(axis=0)
+        (line,) = axes.plot(rounds, mean, label=variant, color=f"C{number % 10}", linewidth=1.6)
+        if band and len(runs) > 1:
+            spread = values.std(axis=0, ddof=1)
+            axes.fill_between(rounds, mean - spread, mean + spread, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _numbers(column: Sequence[float | None]) -> NDArray[np.float64]:

@@ -47,9 +47,17 @@ def check_sampling(scheme: Sampling, per_round: int, devices: int) -> None:
         )
 
 
-def draw_cohort(scheme: Sampling, per_round: int, offsets: NDArray[np.int64], *, seed: int, round: int) -> Cohort:
+def draw_cohort(
+    scheme: Sampling,
+    per_round: int,
+    offsets: NDArray[np.int64],
+    *,
+    seed: int,
+    round: int,
+    purpose: Purpose = Purpose.DEVICES,
+) -> Cohort:
     """Draw the devices of a round from a population with these offsets of its training samples."""
-    random = words(per_round, seed, Purpose.DEVICES, round)
+    random = words(per_round, seed, purpose, round)
     if scheme == "uniform":
         devices = draw_without_replacement(len(offsets) - 1, random)
         draws = np.ones(per_round, np.int64)

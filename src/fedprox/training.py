@@ -168,7 +168,9 @@ class _Run:
         state = self.state
         plan = plan_round(self.config, self.population, self.method, state.round + 1)
         tasks = self._tasks(plan)
-        mean_gradient = self.engine.mean_gradient(tasks, state.params) if self.method.needs_gradients else None
+        mean_gradient = None
+        if self.method.needs_gradients:
+            mean_gradient = self.engine.mean_gradient(self._gradient_tasks(plan, tasks), state.params)
         sent = self.method.send(state.server, mean_gradient)
         used_mu = self.method.mu(state.mu.mu)
         answer = self.engine.solve(tasks, Broadcast(plan.round, state.params, sent, used_mu))
@@ -208,6 +210,16 @@ class _Run:
                 else None
             )
         return tasks
+
+    def _gradient_tasks(self, plan: RoundPlan, tasks: list[Task | None]) -> list[Task | None]:
+        """Return who is asked for a gradient at w^t: the round's own devices, or those of the second draw."""
+        if plan.second is None:
+            return tasks
+        cohort, weights = plan.second.cohort, plan.second.weights.tolist()
+        return [
+            Task(device, samples, weight, samples / len(self.population.train)) if weight > 0 else None
+            for device, samples, weight in zip(cohort.devices.tolist(), cohort.samples.tolist(), weights, strict=True)
+        ]
 
     def _measure(self, round_record: Mapping[str, Any], signals: mu.Signals) -> dict[str, Any] | None:
         """Measure the model if its round is a measured one; let mu and the outcome see what came of the round."""
@@ -292,10 +304,11 @@ class _Run:
 
 def _solver_of(config: Config, choice: SolverChoice | None, method: Method) -> Callable[[int], Solver]:
     """Return the solver of each device, checked against what the method can use and what can be stable."""
-    largest_mu = config.method.mu if isinstance(config.method.mu, float) and method.proximal else 0.0
+    largest_mu = method.mu(config.method.mu) if isinstance(config.method.mu, float) else 0.0
     if config.solver.name == "sgd" and choice is None and config.solver.learning_rate * largest_mu >= 2:
+        key = "mu" if method.proximal else "alpha"
         warnings.warn(
-            f"SGD cannot be stable where `solver.learning_rate` times `method.mu` is 2 or more; "
+            f"SGD cannot be stable where `solver.learning_rate` times `method.{key}` is 2 or more; "
             f"got {config.solver.learning_rate} * {largest_mu}",
             stacklevel=3,
         )
@@ -304,10 +317,20 @@ def _solver_of(config: Config, choice: SolverChoice | None, method: Method) -> C
             method.check(one)
         return lambda device: choice[device]
     if callable(choice):
-        return choice
+        return _checked(choice, method)
     everybody = choice or solvers.build(config.solver)
     method.check(everybody)
     return lambda device: everybody
+
+
+def _checked(choice: Callable[[int], Solver], method: Method) -> Callable[[int], Solver]:
+    def checked(device: int) -> Solver:
+        solver = choice(device)
+        method.check(solver)
+        return solver
+
+    checked(0)  # before anything is written
+    return checked
 
 
 def _model(config: Config, population: Population) -> Model:

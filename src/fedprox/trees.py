@@ -22,6 +22,7 @@ __all__ = [
     "scale",
     "squared_norm",
     "to_numpy",
+    "total",
     "unflatten_names",
 ]
 
@@ -44,6 +45,11 @@ def scale(tree: Tree, factor: float) -> Tree:
 def difference(first: Tree, second: Tree) -> Tree:
     """Return first - second."""
     return jax.tree.map(np.subtract, first, second)
+
+
+def total(first: Tree, second: Tree) -> Tree:
+    """Return first + second."""
+    return jax.tree.map(np.add, first, second)
 
 
 def squared_norm(tree: Tree) -> float:

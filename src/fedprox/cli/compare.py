@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from fedprox.cli.app import (
 
 if TYPE_CHECKING:
     from fedprox.compare import Comparison
+    from fedprox.suite import Suite
 
 __all__ = ["compare", "demo"]
 
@@ -31,11 +33,19 @@ __all__ = ["compare", "demo"]
 def compare(
     config: ConfigName,
     method: Annotated[
-        list[str],
-        typer.Option("-m", "--method", metavar="NAME[:KEY=VALUE,…]", help="What to compare; repeat it."),
-    ] = ["fedavg", "fedprox:mu=0", "fedprox:mu=1"],  # noqa: B006 - as above
+        list[str] | None,
+        typer.Option(
+            "-m",
+            "--method",
+            metavar="NAME[:KEY=VALUE,…]",
+            help="What to compare; repeat it. By default what CONFIG lists, or fedavg, fedprox:mu=0 and fedprox:mu=1.",
+        ),
+    ] = None,
     set_: Overrides = [],  # noqa: B006 - as above
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, starting at the config's.")] = 1,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many seeds, starting at the config's. By default what CONFIG says, or 1."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder for runs, table and picture.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
     as_json: Json = False,
@@ -46,10 +56,15 @@ def compare(
     """
     from fedprox.config import with_overrides
     from fedprox.recipes import settings_of
+    from fedprox.suite import suite_of
 
-    settings = with_overrides(settings_of(config), set_)
+    settings, suite = suite_of(with_overrides(settings_of(config), set_))
+    suite = replace(suite, methods=tuple(method or suite.methods), seeds=seeds or suite.seeds)
     folder = out or next_folder(f"compare-{Path(config).stem}")
-    _compare(settings, method, seeds, folder, workers, as_json, title=config)
+    if suite.stragglers:
+        _run_suite(settings, suite, folder, workers, as_json, title=config)
+    else:
+        _compare(settings, list(suite.methods), suite.seeds, folder, workers, as_json, title=config)
 
 
 @app.command()
@@ -96,6 +111,34 @@ def _compare(
 
     output_console().print(comparison_table(table))
     typer.echo(f"\n{comparison.verdict()}\npicture: {picture}\nrun folders: {folder}")
+
+
+def _run_suite(settings: dict[str, Any], suite: Suite, folder: Path, workers: int, as_json: bool, title: str) -> None:
+    from fedprox.display import RunBars, comparison_table
+    from fedprox.plot import save, suite_curves
+    from fedprox.scheduler import Event
+    from fedprox.suite import run_suite, suite_table
+
+    with RunBars(error_console()) as bars:
+
+        def show(event: Event) -> None:
+            config = event.job.config
+            name = f"{event.job.name}, {config.devices.stragglers:.0%} stragglers, seed {config.seed}"
+            bars.show(name, event.round, config.rounds, event.metrics)
+
+        comparisons = run_suite(settings, suite, out=folder, workers=workers, on_event=show)
+    histories = {share: one.histories for share, one in comparisons.items()}
+    picture = save(suite_curves(histories, title), folder / "comparison.png")
+    table = suite_table(comparisons)
+    (folder / "table.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        say_json({"out": str(folder), "picture": str(picture), "table": table})
+        return
+    for share, one in comparisons.items():
+        typer.echo(f"{share:.0%} stragglers")
+        output_console().print(comparison_table(one.table()))
+        typer.echo(f"{one.verdict()}\n")
+    typer.echo(f"picture: {picture}\nrun folders: {folder}")
 
 
 def _draw(comparison: Comparison, folder: Path, title: str) -> Path:

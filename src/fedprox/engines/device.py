@@ -91,10 +91,20 @@ class DeviceSide:
             learning_rate=self.learning_rate,
             gamma=self.gamma,
         )
-        found, steps = self.solver_of(task.device).solve(local)
+        solver = self.solver_of(task.device)
+        found, steps = solver.solve(local)
         params = to_numpy(found)
         reply: Reply = self.method.reply(
-            Solution(broadcast.params, params, steps, self.learning_rate, broadcast.mu, broadcast.sent, task.state)
+            Solution(
+                anchor=broadcast.params,
+                params=params,
+                steps=steps,
+                learning_rate=self.learning_rate,
+                mu=broadcast.mu,
+                solver=solver,
+                sent=broadcast.sent,
+                state=task.state,
+            )
         )
         return Answer(
             averaged=scale(reply.averaged, task.weight),

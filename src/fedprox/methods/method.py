@@ -33,6 +33,7 @@ class Solution(NamedTuple):
     steps: int  # really done
     learning_rate: float
     mu: float
+    solver: Solver
     sent: Tree  # what the server sent beside the model
     state: Tree  # what the device remembers from the last time it took part
 
@@ -53,13 +54,15 @@ class Method:
       name: what it is called in configs and records.
       proximal: whether `method.mu` acts in the subproblem.
       keeps_partial_work: whether stragglers' partial solutions are merged, or the stragglers dropped.
-      needs_gradients: whether the chosen devices' gradients at w^t are averaged before they start (FedDANE).
+      needs_gradients: whether devices' gradients at w^t are averaged before the chosen ones start (FedDANE).
+      second_draw: whether those gradients come from a second draw of devices, not from the chosen ones.
     """
 
     name: str
     proximal: bool = False
     keeps_partial_work: bool = True
     needs_gradients: bool = field(default=False, kw_only=True)
+    second_draw: bool = field(default=False, kw_only=True)
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that the method cannot use."""
@@ -81,7 +84,7 @@ class Method:
         return None
 
     def send(self, server: Tree, mean_gradient: Tree) -> Tree:
-        """Return what goes down beside the model; `mean_gradient` is None unless the method needs gradients."""
+        """Return what goes down beside the model; `mean_gradient` is None where there is none."""
         return ()
 
     def linear(self, sent: Tree, state: Tree, gradient: Tree) -> Tree:

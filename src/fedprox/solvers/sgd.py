@@ -8,6 +8,7 @@ w <- w - eta g.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import jax
@@ -16,11 +17,20 @@ import jax.numpy as jnp
 from fedprox.solvers.stepwise import Stepwise
 from fedprox.trees import Tree
 
-__all__ = ["sgd"]
+__all__ = ["Sgd", "sgd"]
+
+
+@dataclass(frozen=True)
+class Sgd(Stepwise):
+    """SGD, and how past gradients carry on in it: methods that count gradients need to know."""
+
+    is_sgd: bool = True
+    momentum: float = 0.0
+    nesterov: bool = False
 
 
 @lru_cache(maxsize=32)  # one object for one setting, so that compiled programs are found again
-def sgd(momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Stepwise:
+def sgd(momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Sgd:
     """Return SGD; its momentum starts at zero in every local solve."""
 
     def init(params: Tree) -> Tree:
@@ -35,4 +45,4 @@ def sgd(momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
             direction = jax.tree.map(lambda g, v: g + momentum * v, gradient, state) if nesterov else state
         return jax.tree.map(lambda w, d: w - learning_rate * d, params, direction), state
 
-    return Stepwise("sgd", init, step, is_sgd=True)
+    return Sgd("sgd", init, step, momentum=momentum, nesterov=nesterov)

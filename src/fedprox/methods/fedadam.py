@@ -1,0 +1,73 @@
+"""FedAdam (Reddi et al., "Adaptive Federated Optimization", 2021): the server takes Adam steps.
+
+    D = sum_k weight_k (w_k - w^t)
+    m <- beta1 m + (1 - beta1) D
+    v <- beta2 v + (1 - beta2) D^2
+    w^{t+1} = w^t + server_learning_rate m / (sqrt(v) + tau)
+
+entry by entry, with m = 0 and v = tau^2 at the start and no correction for it, as in the source.
+
+As in FedAvg, stragglers are dropped, partial work with them. In a round with nobody left, model, m and v stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedprox.errors import ConfigError
+from fedprox.methods.method import Method
+from fedprox.trees import Tree, difference
+
+__all__ = ["AdaptiveServer", "fedadam"]
+
+
+def fedadam(server_learning_rate: float = 0.03, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Method:
+    """Return FedAdam: Adam on the server; stragglers are dropped.
+
+    >>> method = fedadam(server_learning_rate=1.0, beta1=0.0, beta2=0.0, tau=1.0)
+    >>> params, state = method.merge(method.start(np.float32(0)), np.float32(0), np.float32(3), ())
+    >>> params  # 3 / (|3| + 1)
+    np.float32(0.75)
+    """
+    return AdaptiveServer("fedadam", server_learning_rate=server_learning_rate, beta1=beta1, beta2=beta2, tau=tau)
+
+
+@dataclass(frozen=True)
+class AdaptiveServer(Method):
+    """FedAdam, and what the methods of the same source share with it."""
+
+    keeps_partial_work: bool = False
+    server_learning_rate: float = 0.03
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not self.tau > 0:
+            raise ConfigError(f"`method.tau` must be a number > 0; got {self.tau!r}")
+
+    def start(self, params: Tree) -> Tree:
+        """Return m and v."""
+        return {
+            "m": jax.tree.map(np.zeros_like, params),
+            "v": jax.tree.map(lambda leaf: np.full_like(leaf, self.tau**2), params),
+        }
+
+    def second_moment(self, v: Any, square: Any) -> Any:
+        """Return the new v of one leaf, given D^2."""
+        return self.beta2 * v + (1 - self.beta2) * square
+
+    def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
+        """Take the server's step."""
+        move = difference(averaged, params)
+        m = jax.tree.map(lambda m, d: self.beta1 * m + (1 - self.beta1) * d, server["m"], move)
+        v = jax.tree.map(lambda v, d: self.second_moment(v, d * d), server["v"], move)
+
+        def step(w: Any, m: Any, v: Any) -> Any:
+            return w + self.server_learning_rate * m / (np.sqrt(v) + self.tau)
+
+        return jax.tree.map(step, params, m, v), {"m": m, "v": v}

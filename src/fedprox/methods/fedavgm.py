@@ -1,0 +1,43 @@
+"""FedAvgM (Hsu et al., "Measuring the Effects of Non-Identical Data Distribution", 2019): FedAvg with server momentum.
+
+    D = sum_k weight_k (w_k - w^t),        v <- momentum v + D,        w^{t+1} = w^t + server_learning_rate v
+
+with v = 0 at the start. Momentum 0 and server rate 1 is FedAvg.
+
+As in FedAvg, stragglers are dropped, partial work with them. In a round with nobody left, model and v stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from fedprox.methods.method import Method
+from fedprox.trees import Tree, difference, scale, total
+
+__all__ = ["fedavgm"]
+
+
+def fedavgm(server_learning_rate: float = 1.0, momentum: float = 0.9) -> Method:
+    """Return FedAvgM: FedAvg with momentum on the server; stragglers are dropped.
+
+    >>> method = fedavgm(momentum=0.5)
+    >>> method.merge(np.float32(4), np.float32(1), np.float32(2), ())  # v = 0.5 * 4 + (2 - 1)
+    (np.float32(4.0), np.float32(3.0))
+    """
+    return _FedAvgM("fedavgm", keeps_partial_work=False, server_learning_rate=server_learning_rate, momentum=momentum)
+
+
+@dataclass(frozen=True)
+class _FedAvgM(Method):
+    server_learning_rate: float = 1.0
+    momentum: float = 0.9
+
+    def start(self, params: Tree) -> Tree:
+        return jax.tree.map(np.zeros_like, params)
+
+    def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
+        velocity = total(scale(server, self.momentum), difference(averaged, params))
+        return total(params, scale(velocity, self.server_learning_rate)), velocity

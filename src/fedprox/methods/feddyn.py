@@ -1,0 +1,66 @@
+"""FedDyn (Acar et al., "Federated Learning Based on Dynamic Regularization", 2021), with the masses p_k throughout.
+
+Each device remembers a dual lambda_k, its gradient at its last solution; the server keeps h = sum_k p_k lambda_k. All
+are zero at the start. A chosen device minimises
+
+    F_k(w) - <lambda_k, w> + (alpha / 2) ||w - w^t||^2
+
+as far as its budget allows and sets lambda_k <- lambda_k - alpha (w_k - w^t), which is grad F_k(w_k) where the solution
+is exact. The server follows:
+
+    h <- h - alpha sum over S of p_k (w_k - w^t),        w^{t+1} = sum_k weight_k w_k - h / alpha
+
+At an optimum w* with lambda_k = grad F_k(w*), h = 0 and nobody moves: unlike FedProx, its fixed point is exact.
+
+Partial work is kept: the dual moves by as much as the device did. A failed device keeps its old dual. alpha is the
+method's own coefficient and takes mu's place in the subproblem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from fedprox.errors import ConfigError
+from fedprox.methods.method import Method, Reply, Solution
+from fedprox.trees import Tree, difference, scale
+
+__all__ = ["feddyn"]
+
+
+def feddyn(alpha: float = 0.1) -> Method:
+    """Return FedDyn: a proximal term and a running dual; partial work is kept.
+
+    >>> feddyn(alpha=0.5).mu(0.0)
+    0.5
+    """
+    if not alpha > 0:
+        raise ConfigError(f"`method.alpha` must be a number > 0; got {alpha!r}")
+    return _FedDyn("feddyn", alpha=alpha)
+
+
+@dataclass(frozen=True)
+class _FedDyn(Method):
+    alpha: float = 0.1
+
+    def mu(self, mu: float) -> float:
+        return self.alpha
+
+    def start(self, params: Tree) -> Tree:
+        return jax.tree.map(np.zeros_like, params)
+
+    def start_device(self, params: Tree) -> Tree:
+        return jax.tree.map(np.zeros_like, params)
+
+    def linear(self, sent: Tree, state: Tree, gradient: Tree) -> Tree:
+        return scale(state, -1.0)
+
+    def reply(self, solution: Solution) -> Reply:
+        moved = scale(difference(solution.params, solution.anchor), self.alpha)
+        return Reply(solution.params, moved, difference(solution.state, moved))
+
+    def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
+        h = difference(server, summed)
+        return difference(averaged, scale(h, 1 / self.alpha)), h

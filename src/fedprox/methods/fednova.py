@@ -1,0 +1,49 @@
+"""FedNova (Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", 2020).
+
+Devices that take more steps move further, and a plain average leans towards their objectives. FedNova averages the
+devices' moves per gradient, and makes one move of the mean length:
+
+    w^{t+1} = w^t - (sum_k weight_k a_k) sum_k weight_k (w^t - w_k) / a_k
+
+a_k is the number of steps tau_k really done for plain SGD, (1 - (1 - eta mu)^tau_k) / (eta mu) with a proximal term,
+and known for momentum too (`gradient_count`). The subproblem is FedProx's, F_k(w) + (mu / 2) ||w - w^t||^2.
+
+Partial work is kept, and is what the method is for: a straggler's short move counts as much as a long one. A device
+that did no step moves nothing. Solvers outside the SGD family are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedprox.methods.gradient_count import check_counts_gradients, gradient_count
+from fedprox.methods.method import Method, Reply, Solution
+from fedprox.solvers import Solver
+from fedprox.trees import Tree, difference, scale
+
+__all__ = ["fednova"]
+
+
+def fednova() -> Method:
+    """Return FedNova: normalised averaging; partial work is kept.
+
+    >>> fednova().merge((), np.float32(5), {"move": np.float32(0.5), "count": np.float64(4)}, ())[0]
+    np.float32(3.0)
+    """
+    return _FedNova("fednova", proximal=True)
+
+
+@dataclass(frozen=True)
+class _FedNova(Method):
+    def check(self, solver: Solver) -> None:
+        check_counts_gradients(self.name, solver)
+
+    def reply(self, solution: Solution) -> Reply:
+        count = gradient_count(solution.solver, solution.steps, solution.learning_rate, solution.mu)
+        moved = difference(solution.anchor, solution.params)  # zero where no step was done
+        return Reply({"move": scale(moved, 1 / count if count else 0.0), "count": np.float64(count)})
+
+    def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
+        return difference(params, scale(averaged["move"], averaged["count"])), server

@@ -1,0 +1,69 @@
+"""SCAFFOLD, option II (Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", 2020).
+
+Control variates estimate how a device's gradient differs from the mean one: c_k on device k, c = sum_k p_k c_k on the
+server, all zero at the start. A chosen device takes SGD steps w <- w - eta (g_k(w) - c_k + c), which is the subproblem
+
+    F_k(w) + <c - c_k, w>
+
+and then renews its variate with the mean gradient that it has seen on its way from w^t to w_k,
+
+    c_k^+ = c_k - c + (w^t - w_k) / (a eta)
+
+where a is the number of steps really done (`gradient_count`, which also knows momentum). The server averages the w_k
+(a server step of 1) and moves c by sum over S of p_k (c_k^+ - c_k), so that c stays the mean of all c_k.
+
+Partial work is kept: a straggler's variate divides by the steps it did. A device that did none, or failed, keeps its
+old variate. Solvers outside the SGD family are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from fedprox.methods.gradient_count import check_counts_gradients, gradient_count
+from fedprox.methods.method import Method, Reply, Solution
+from fedprox.solvers import Solver
+from fedprox.trees import Tree, difference, scale, total
+
+__all__ = ["scaffold"]
+
+
+def scaffold() -> Method:
+    """Return SCAFFOLD: control variates on server and devices; partial work is kept.
+
+    >>> scaffold().start_device({"weight": np.ones(2)})
+    {'weight': array([0., 0.])}
+    """
+    return _Scaffold("scaffold")
+
+
+@dataclass(frozen=True)
+class _Scaffold(Method):
+    def check(self, solver: Solver) -> None:
+        check_counts_gradients(self.name, solver)
+
+    def start(self, params: Tree) -> Tree:
+        return jax.tree.map(np.zeros_like, params)
+
+    def start_device(self, params: Tree) -> Tree:
+        return jax.tree.map(np.zeros_like, params)
+
+    def send(self, server: Tree, mean_gradient: Tree) -> Tree:
+        return server
+
+    def linear(self, sent: Tree, state: Tree, gradient: Tree) -> Tree:
+        return difference(sent, state)
+
+    def reply(self, solution: Solution) -> Reply:
+        count = gradient_count(solution.solver, solution.steps, solution.learning_rate, solution.mu)
+        if count == 0:
+            return Reply(solution.params, jax.tree.map(np.zeros_like, solution.state), solution.state)
+        moved = difference(solution.anchor, solution.params)
+        change = difference(scale(moved, 1 / (count * solution.learning_rate)), solution.sent)
+        return Reply(solution.params, change, total(solution.state, change))
+
+    def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
+        return averaged, total(server, summed)

@@ -1,0 +1,130 @@
+"""Every method once more, in plain NumPy and double precision: softmax regression, one loop, nothing shared with src.
+
+Who takes part and with what budget is read from the records of a run; everything else is done again from the papers.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+
+DROPS_STRAGGLERS = ("fedavg", "fedavgm", "fedadam", "fedyogi")
+
+
+def softmax_gradient(w, x, y):
+    """Gradient of the mean loss at w: (classes, features + 1), the bias in the last column."""
+    x = np.column_stack([x.reshape(len(x), -1), np.ones(len(x))]).astype(np.float64)
+    scores = x @ w.T
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    residuals = powers / powers.sum(axis=1, keepdims=True)
+    residuals[np.arange(len(y)), y] -= 1
+    return residuals.T @ x / len(y)
+
+
+def batches(samples, batch_size, steps, seed, round, device):
+    """Rows of each step; an epoch goes by the upper halves of fresh Philox words for (seed, round, device)."""
+    words = np.random.Philox(key=np.array([seed, 4], np.uint64), counter=np.array([0, 0, round, device], np.uint64))
+    done = 0
+    while done < steps:
+        order = np.argsort(words.random_raw(samples) >> np.uint64(32), kind="stable")
+        for begin in range(0, samples, batch_size):
+            if done < steps:
+                yield order[begin : begin + batch_size]
+                done += 1
+
+
+def final_models(method, population, records, *, rate, batch_size, seed, proportional=False, mu=0.0, **settings):
+    """Return the models after each recorded round, (classes, features + 1) each."""
+    sizes = np.diff(population.train.offsets)
+    masses = sizes / sizes.sum()
+    features = int(np.prod(population.shape))
+    w = np.zeros((population.classes, features + 1))
+    zero = np.zeros_like(w)
+    remembered = defaultdict(lambda: zero)  # control variates or duals
+    server = {"c": zero, "h": zero, "v": zero, "m": zero, "second": np.full_like(w, settings.get("tau", 0.0) ** 2)}
+    models = []
+    for record in records:
+        kept = [
+            (device, budget, draws)
+            for device, budget, draws, straggler, failed in zip(
+                record["device"],
+                record["budget"],
+                record["draws"],
+                record["straggler"],
+                record.get("failed", [False] * len(record["device"])),
+                strict=True,
+            )
+            if not failed and not (straggler and method in DROPS_STRAGGLERS)
+        ]
+        if kept:
+            shares = np.array([draws if proportional else sizes[device] for device, _, draws in kept], float)
+            weights = shares / shares.sum()
+            g = gradient_of_round(w, population, record, kept, weights, settings)
+            solutions = []
+            for device, budget, _ in kept:
+                x, y = population.train.of(device)
+                linear, pull = zero, mu
+                if method == "feddane":
+                    linear = g - softmax_gradient(w, x, y)
+                if method == "scaffold":
+                    linear = server["c"] - remembered[device]
+                if method == "feddyn":
+                    linear, pull = -remembered[device], settings["alpha"]
+                local, velocity = w.copy(), zero
+                for rows in batches(len(y), batch_size, budget, seed, record["round"], device):
+                    step = softmax_gradient(local, x[rows], y[rows]) + linear + pull * (local - w)
+                    velocity = settings.get("solver_momentum", 0.0) * velocity + step
+                    local = local - rate * velocity
+                solutions.append(local)
+            w = merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings)
+        models.append(w)
+    return models
+
+
+def gradient_of_round(w, population, record, kept, weights, settings):
+    if settings.get("second_draw"):
+        pairs = zip(record["second_draw"]["device"], record["second_draw"]["weight"], strict=True)
+    else:
+        pairs = zip([device for device, _, _ in kept], weights, strict=True)
+    return sum(weight * softmax_gradient(w, *population.train.of(device)) for device, weight in pairs)
+
+
+def merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings):
+    average = sum(weight * local for weight, local in zip(weights, solutions, strict=True))
+    if method in ("fedavg", "fedprox", "feddane"):
+        return average
+    if method == "scaffold":
+        old = server["c"]
+        for (device, steps, _), local in zip(kept, solutions, strict=True):
+            new = remembered[device] - old + (w - local) / (steps * rate)
+            server["c"] = server["c"] + masses[device] * (new - remembered[device])
+            remembered[device] = new
+        return average
+    if method == "fednova":
+        counts = []
+        for _, steps, _ in kept:
+            coefficients, v = np.zeros(steps), np.zeros(steps)  # of each gradient in the move so far
+            for s in range(steps):
+                v = settings.get("solver_momentum", 0.0) * v - rate * mu * coefficients
+                v[s] += 1
+                coefficients = coefficients + v
+            counts.append(coefficients.sum())
+        mean_count = weights @ np.array(counts)
+        directions = [(w - local) / (rate * count) for local, count in zip(solutions, counts, strict=True)]
+        return w - mean_count * rate * sum(p * d for p, d in zip(weights, directions, strict=True))
+    if method == "feddyn":
+        alpha = settings["alpha"]
+        for (device, _, _), local in zip(kept, solutions, strict=True):
+            remembered[device] = remembered[device] - alpha * (local - w)
+            server["h"] = server["h"] - alpha * masses[device] * (local - w)
+        return average - server["h"] / alpha
+    move = average - w
+    if method == "fedavgm":
+        server["v"] = settings["momentum"] * server["v"] + move
+        return w + settings["server_learning_rate"] * server["v"]
+    server["m"] = settings["beta1"] * server["m"] + (1 - settings["beta1"]) * move
+    second, share = server["second"], 1 - settings["beta2"]
+    if method == "fedadam":
+        server["second"] = settings["beta2"] * second + share * move**2
+    else:
+        server["second"] = second - share * move**2 * np.sign(second - move**2)
+    return w + settings["server_learning_rate"] * server["m"] / (np.sqrt(server["second"]) + settings["tau"])

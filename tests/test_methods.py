@@ -1,0 +1,412 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedprox.config import METHOD_KEYS, Config
+from fedprox.errors import ConfigError
+from fedprox.files import read_tensors
+from fedprox.methods import build, fedadam, feddyn, scaffold
+from fedprox.methods.gradient_count import gradient_count
+from fedprox.models import Model
+from fedprox.models import build as build_model
+from fedprox.population import Population
+from fedprox.solvers import Stepwise, sgd
+from fedprox.training import train
+from reference_methods import DROPS_STRAGGLERS, final_models
+
+METHODS = tuple(METHOD_KEYS)
+SETTINGS = {
+    "fedprox": {"mu": 0.5},
+    "feddane": {"mu": 0.5},
+    "fednova": {"mu": 0.5},
+    "feddyn": {"alpha": 0.5},
+    "fedavgm": {"momentum": 0.5, "server_learning_rate": 0.7},
+    "fedadam": {"server_learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "tau": 0.01},
+    "fedyogi": {"server_learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "tau": 0.01},
+}
+SIZES = (5, 40, 12, 23, 9, 31, 17, 8)
+RATE, BATCH, SEED = 0.1, 7, 3
+
+
+def small_population(sizes=SIZES, seed=0):
+    random = np.random.default_rng(seed)
+    device = np.repeat(np.arange(len(sizes)), sizes)
+    x = random.normal(size=(len(device), 6)) + 0.3 * random.normal(size=(len(sizes), 6))[device]
+    y = np.argmax(x @ random.normal(size=(6, 3)) + random.gumbel(size=(len(device), 3)), axis=1)
+    x, y = x.astype(np.float32), y.astype(np.int32)
+    return Population.from_arrays(x, y, device, test=np.zeros(len(device), bool))
+
+
+POPULATION = small_population()
+MODEL = build_model("softmax_regression", POPULATION.shape, POPULATION.classes)  # one object: compiled once
+
+
+def run(name, population=POPULATION, model=MODEL, settings=None, out=None, resume=False, **sections):
+    config = {
+        "seed": SEED,
+        "rounds": sections.pop("rounds", 2),
+        "method": {"name": name, **(SETTINGS.get(name, {}) if settings is None else settings)},
+        "solver": {"learning_rate": RATE, "batch_size": BATCH, "epochs": 3, **sections.pop("solver", {})},
+        "devices": {"per_round": 5, **sections.pop("devices", {})},
+        "engine": {"workers": sections.pop("workers", 1)},
+        "measure": {"dissimilarity": False},
+        **sections,
+    }
+    return train(config, population=population, model=model, out=out, resume=resume)
+
+
+def matrix(params):
+    return np.column_stack([params["weight"], params["bias"]])
+
+
+# every method against plain NumPy
+
+
+def check_against_reference(name, settings, solver_momentum=0.0, **devices):
+    result = run(name, settings=settings, devices=devices, solver={"momentum": solver_momentum})
+    expected = final_models(
+        name,
+        POPULATION,
+        result.devices,
+        rate=RATE,
+        batch_size=BATCH,
+        seed=SEED,
+        proportional=devices.get("sampling") == "proportional",
+        solver_momentum=solver_momentum,
+        **settings,
+    )
+    assert len(expected) == 2
+    assert np.abs(expected[-1]).max() > 0.05  # it has moved
+    np.testing.assert_allclose(matrix(result.params), expected[-1], rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("sampling", ["uniform", "proportional"])
+def test_the_first_two_rounds_agree_with_plain_numpy(name, sampling):
+    check_against_reference(name, SETTINGS.get(name, {}), sampling=sampling, stragglers=0.4, failure=0.2)
+
+
+def test_feddane_with_a_second_draw_agrees_with_plain_numpy():
+    check_against_reference("feddane", {"mu": 0.5, "second_draw": True}, stragglers=0.4)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5])
+def test_fednova_with_momentum_agrees_with_plain_numpy(mu):
+    check_against_reference("fednova", {"mu": mu}, solver_momentum=0.5, stragglers=0.4)
+
+
+# every method under every budget rule
+
+BUDGET_RULES = {
+    "all finish": {},
+    "half straggle": {"devices": {"stragglers": 0.5}},
+    "nine in ten straggle": {"devices": {"per_round": 8, "stragglers": 0.9}},
+    "one epoch": {"solver": {"epochs": 1}, "devices": {"stragglers": 0.5}},
+    "proportional": {"devices": {"sampling": "proportional", "stragglers": 0.5}},
+    "failures": {"devices": {"failure": 0.4, "stragglers": 0.2}},
+    "whole batches": {"solver": {"batch_size": 0}, "devices": {"stragglers": 0.5}},
+    "stop at gamma": {"solver": {"gamma": 0.6}},
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("rule", BUDGET_RULES)
+def test_every_method_respects_every_budget_and_reduces_the_loss(name, rule):
+    result = run(name, rounds=12, **{key: dict(value) for key, value in BUDGET_RULES[rule].items()})
+    losses = result.history.column("train_loss")
+    assert losses[-1] < 0.9 * losses[0]
+    for record in result.devices:
+        failed = record.get("failed", [False] * len(record["kept"]))
+        for kept, straggler, lost, steps, budget, weight in zip(
+            record["kept"],
+            record["straggler"],
+            failed,
+            record["steps"],
+            record["budget"],
+            record["weight"],
+            strict=True,
+        ):
+            assert kept == (not lost and not (straggler and name in DROPS_STRAGGLERS))
+            if rule == "stop at gamma":
+                assert 0 <= steps <= budget
+            else:
+                assert steps == (budget if kept else 0)
+            assert (weight > 0) == kept
+        assert sum(record["weight"]) == pytest.approx(1.0 if any(record["kept"]) else 0.0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_moves_when_nobody_is_left(name):
+    result = run(name, devices={"failure": 1.0})
+    assert not matrix(result.params).any()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_worker_and_two_give_the_same_bits(name):
+    one, two = (run(name, rounds=4, devices={"stragglers": 0.4}, workers=workers) for workers in (1, 2))
+    assert all(np.array_equal(one.params[key], two.params[key]) for key in one.params)
+    assert one.history.column("train_loss") == two.history.column("train_loss")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_resumed_run_equals_a_straight_one(name, tmp_path):
+    straight = run(name, rounds=6, devices={"stragglers": 0.4})
+    run(name, rounds=3, devices={"stragglers": 0.4}, out=tmp_path / "run")
+    resumed = run(name, rounds=6, devices={"stragglers": 0.4}, out=tmp_path / "run", resume=True)
+    assert all(np.array_equal(straight.params[key], resumed.params[key]) for key in straight.params)
+    assert straight.history.column("train_loss") == resumed.history.column("train_loss")
+    assert Config.from_toml(tmp_path / "run" / "config.toml").method.name == name
+
+
+# limits
+
+EVERYBODY = {"per_round": len(SIZES)}
+
+
+def test_scaffold_with_one_full_step_is_gradient_descent():
+    result = run("scaffold", rounds=5, devices=EVERYBODY, solver={"epochs": 1, "batch_size": 0})
+    x, y = jnp.asarray(POPULATION.train.x), jnp.asarray(POPULATION.train.y)
+    params = MODEL.init(jax.random.key(0))
+    for _ in range(5):
+        gradient = jax.grad(lambda params: MODEL.loss(params, x, y).mean())(params)
+        params = jax.tree.map(lambda w, g: w - RATE * g, params, gradient)
+    np.testing.assert_allclose(matrix(result.params), matrix(params), rtol=1e-5, atol=1e-6)
+
+
+def test_scaffold_and_feddyn_servers_hold_the_mean_of_what_devices_remember(tmp_path):
+    for name in ("scaffold", "feddyn"):
+        run(name, rounds=4, devices={"per_round": 4, "stragglers": 0.5}, out=tmp_path / name)
+        tensors, _ = read_tensors(tmp_path / name / "checkpoint" / "state.safetensors")
+        held = [
+            POPULATION.masses[device] * tensors[f"device.{device}.weight"]
+            for device in range(POPULATION.devices)
+            if f"device.{device}.weight" in tensors
+        ]
+        np.testing.assert_allclose(tensors["server.weight"], sum(held), rtol=1e-4, atol=1e-6)
+
+
+def test_only_devices_that_took_part_are_remembered(tmp_path):
+    result = run("scaffold", rounds=1, devices={"per_round": 4, "failure": 0.25}, out=tmp_path / "run")
+    tensors, _ = read_tensors(tmp_path / "run" / "checkpoint" / "state.safetensors")
+    remembered = {int(name.split(".")[1]) for name in tensors if name.startswith("device.")}
+    (record,) = result.devices
+    assert remembered == {k for k, kept in zip(record["device"], record["kept"], strict=True) if kept}
+    assert len(remembered) == 3
+
+
+def test_the_second_draw_is_independent_and_recorded():
+    settings = {"mu": 0.5, "second_draw": True}
+    records = run("feddane", rounds=20, settings=settings, devices={"per_round": 3}).devices
+    first = [record["device"] for record in records]
+    assert first == [record["device"] for record in run("fedprox", rounds=20, devices={"per_round": 3}).devices]
+    second = [record["second_draw"]["device"] for record in records]
+    assert all(sum(record["second_draw"]["weight"]) == pytest.approx(1.0) for record in records)
+    overlap = [len(set(a) & set(b)) for a, b in zip(first, second, strict=True)]
+    assert 0.5 < np.mean(overlap) < 1.8  # of 3, with 9/8 expected
+
+
+def test_fednova_with_equal_steps_is_fedavg():
+    population = small_population(sizes=(14,) * 6)
+    nova = run("fednova", population=population, settings={}, rounds=3)
+    average = run("fedavg", population=population, rounds=3)
+    np.testing.assert_allclose(matrix(nova.params), matrix(average.params), rtol=1e-5, atol=1e-6)
+
+
+def test_fedavgm_without_momentum_is_fedavg():
+    plain = run("fedavg", rounds=3, devices={"stragglers": 0.4})
+    without = run("fedavgm", rounds=3, devices={"stragglers": 0.4}, settings={"momentum": 0.0})
+    np.testing.assert_allclose(matrix(without.params), matrix(plain.params), rtol=1e-5, atol=1e-6)
+
+
+def test_fedadam_with_zero_betas_moves_by_a_normalised_step():
+    move = matrix(run("fedavg", rounds=1).params)  # from zero
+    settings = {"server_learning_rate": 0.2, "beta1": 0.0, "beta2": 0.0, "tau": 0.01}
+    adam = matrix(run("fedadam", rounds=1, settings=settings).params)
+    np.testing.assert_allclose(adam, 0.2 * move / (np.abs(move) + 0.01), rtol=1e-5)
+
+
+def test_fedprox_and_feddane_differ_only_by_the_correction():
+    """On one device g is its own gradient: the correction is zero."""
+    population = small_population(sizes=(20,))
+    dane, prox = (
+        run(name, population=population, devices={"per_round": 1}, settings={"mu": 0.5})
+        for name in ("feddane", "fedprox")
+    )
+    np.testing.assert_allclose(matrix(dane.params), matrix(prox.params), rtol=1e-5, atol=1e-6)
+
+
+# at the optimum
+
+
+@pytest.fixture(scope="module")
+def least_squares():
+    """Devices that disagree, their pooled optimum w*, and a model that starts there."""
+    random = np.random.default_rng(1)
+    device = np.repeat(np.arange(4), (6, 10, 8, 12))
+    x = random.normal(size=(len(device), 3))
+    y = np.einsum("ij,ij->i", x, random.normal(size=(4, 3))[device]) + random.normal(size=len(device))
+    optimum, *_ = np.linalg.lstsq(x, y, rcond=None)
+    population = Population.from_arrays(
+        x.astype(np.float32), y.astype(np.float32), device, test=np.zeros(len(device), bool)
+    )
+    start = jnp.asarray(optimum, jnp.float32)
+    model = Model("least_squares", lambda key: start, lambda w, x, y: (x @ w - y) ** 2 / 2, None)
+    return population, model, optimum
+
+
+def at_the_optimum(least_squares, name, settings):
+    population, model, optimum = least_squares
+    result = run(
+        name,
+        population=population,
+        model=model,
+        settings=settings,
+        rounds=3,
+        devices={"per_round": 4},
+        solver={"batch_size": 0, "epochs": 10},
+    )
+    return np.abs(result.params - optimum).max()
+
+
+def test_feddane_does_not_leave_the_optimum_and_fedprox_does(least_squares):
+    assert at_the_optimum(least_squares, "feddane", {"mu": 0.1}) < 1e-5
+    assert at_the_optimum(least_squares, "fedprox", {"mu": 0.1}) > 1e-2
+
+
+def test_feddyn_with_the_right_duals_does_not_leave_the_optimum(least_squares, tmp_path):
+    population, model, optimum = least_squares
+    method = feddyn(0.1)
+    start = optimum.astype(np.float32)
+
+    def gradient(device):
+        x, y = population.train.of(device)
+        return x.T @ (x @ start - y) / len(y)
+
+    from fedprox.engines import Broadcast, DeviceSide, LocalEngine, Task
+    from fedprox.resident import Resident
+    from fedprox.runtime import Workers
+
+    side = DeviceSide(
+        model=model,
+        method=method,
+        solver_of=lambda device: sgd(),
+        samples=population.train,
+        resident=Resident.of(population.train),
+        seed=0,
+        batch_size=0,
+        learning_rate=RATE,
+    )
+    duals = [gradient(device) for device in range(4)]
+    assert max(np.abs(dual).max() for dual in duals) > 0.1
+    tasks = [Task(k, 10, float(population.masses[k]), float(population.masses[k]), duals[k]) for k in range(4)]
+    answer = LocalEngine(side, Workers(1)).solve(tasks, Broadcast(1, start, (), method.mu(0.0)))
+    params, h = method.merge(np.zeros_like(start), start, answer.averaged, answer.summed)
+    np.testing.assert_allclose(params, optimum, atol=1e-5)
+    np.testing.assert_allclose(h, 0, atol=1e-6)
+    for dual, remembered in zip(duals, answer.states, strict=True):
+        np.testing.assert_allclose(remembered, dual, atol=1e-5)
+
+
+# counting gradients
+
+
+@given(
+    steps=st.integers(0, 40),
+    learning_rate=st.floats(0.001, 0.5),
+    mu=st.floats(0, 2),
+    momentum=st.sampled_from([0.0, 0.5, 0.9]),
+    nesterov=st.booleans(),
+)
+def test_the_gradient_count_is_the_move_of_equal_gradients(steps, learning_rate, mu, momentum, nesterov):
+    moved = velocity = 0.0
+    for _ in range(steps):
+        gradient = 1.0 - mu * moved
+        velocity = momentum * velocity + gradient
+        moved += learning_rate * (gradient + momentum * velocity if nesterov else velocity)
+    count = gradient_count(sgd(momentum, nesterov), steps, learning_rate, mu)
+    assert count == pytest.approx(moved / learning_rate, rel=1e-6, abs=1e-9)
+
+
+def test_the_gradient_count_with_a_proximal_term_has_its_closed_form():
+    assert gradient_count(sgd(), 50, 0.1, 0.5) == pytest.approx((1 - (1 - 0.05) ** 50) / 0.05)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fednova"])
+def test_solvers_outside_the_sgd_family_are_refused(name):
+    other = Stepwise("adam", lambda params: (), lambda params, gradient, state, rate: (params, state))
+    sentence = rf"`solver.name` must be sgd with method.name = '{name}'.*got 'adam'"
+    for choice in (other, {0: other}, lambda device: other):
+        with pytest.raises(ConfigError, match=sentence):
+            train(
+                {"rounds": 1, "method": {"name": name}, "devices": {"per_round": 8}},
+                population=POPULATION,
+                model=MODEL,
+                solver=choice,
+            )
+
+
+def test_a_scaffold_device_that_did_nothing_keeps_its_variate():
+    from fedprox.methods import Solution
+
+    old, anchor = np.array([1.0, -2.0], np.float32), np.zeros(2, np.float32)
+    reply = scaffold().reply(
+        Solution(anchor, anchor, 0, RATE, 0.0, solver=sgd(), sent=np.ones(2, np.float32), state=old)
+    )
+    assert np.array_equal(reply.state, old)
+    assert not reply.summed.any()
+
+
+# the config
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_builds_from_its_config_and_survives_the_round_trip(name):
+    config = Config.from_dict({"method": {"name": name, **SETTINGS.get(name, {})}})
+    assert build(config.method).name == name
+    again = Config.from_dict(config.to_dict())
+    assert again.to_toml() == config.to_toml()
+    assert build(again.method) == build(config.method)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_keys_of_other_methods_are_refused(name):
+    values = {"mu": 0.1, "second_draw": True, "alpha": 0.2, "momentum": 0.5, "tau": 0.1, "server_learning_rate": 0.5}
+    for key, value in values.items():
+        settings = {"method": {"name": name, key: value}}
+        if key in METHOD_KEYS[name]:
+            assert getattr(Config.from_dict(settings).method, key) == value
+        else:
+            with pytest.raises(ConfigError, match=rf"`method.{key}` must be left out with method.name = '{name}'"):
+                Config.from_dict(settings)
+
+
+def test_an_alpha_that_sgd_cannot_follow_is_warned_of():
+    with pytest.warns(UserWarning, match=r"`solver.learning_rate` times `method.alpha` is 2 or more; got 0.1 \* 30.0"):
+        run("feddyn", settings={"alpha": 30.0}, rounds=1)
+
+
+def test_server_learning_rates_have_their_own_defaults():
+    rates = {
+        name: Config.from_dict({"method": {"name": name}}).method.server_learning_rate
+        for name in ("fedavgm", "fedadam", "fedyogi")
+    }
+    assert rates == {"fedavgm": 1.0, "fedadam": 0.03, "fedyogi": 0.03}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [("feddyn", "alpha", 0.0), ("fedadam", "beta1", 1.0), ("fedyogi", "tau", 0.0), ("fedavgm", "momentum", -0.1)],
+)
+def test_values_out_of_range_are_refused(name, key, value):
+    with pytest.raises(ConfigError, match=rf"`method.{key}` must be a number .*; got {value}"):
+        Config.from_dict({"method": {"name": name, key: value}})
+
+
+def test_values_out_of_range_are_refused_from_python():
+    with pytest.raises(ConfigError, match=r"`method.alpha` must be a number > 0; got 0.0"):
+        feddyn(0.0)
+    with pytest.raises(ConfigError, match=r"`method.tau` must be a number > 0; got 0.0"):
+        fedadam(tau=0.0)
