@@ -69,7 +69,7 @@ class AdaptiveMu:
 
     >>> rule = AdaptiveMu(mu=0.0)
     >>> for loss in (1.0, 1.5):
-    ...     rule = rule.after(loss)
+    ...     rule = rule.after(Signals(loss))
     >>> rule.mu
     0.1
     """

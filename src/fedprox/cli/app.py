@@ -66,7 +66,7 @@ def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def _show_warning(message: Warning | str, *where: Any) -> None:
+def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
     typer.echo(f"fedprox: warning: {message}", err=True)
 
 
