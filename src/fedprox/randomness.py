@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     SYNTHETIC = 7  # the synthetic data of a device
     SYNTHETIC_SHARED = 8  # what all synthetic devices share, and their sizes
     SPLIT = 9  # which of a device's samples are test samples
+    PARTITION = 20  # how samples are divided among devices
 
 
 def bits(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> np.random.Philox:
