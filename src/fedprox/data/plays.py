@@ -36,6 +36,7 @@ _DIRECTION = re.compile(
     rf"\s*[\[(_]*(?:{_STAGE}|Excursions|Hautboys|Drums?|Thunder|Retreat|Curtain|Cornets?|Dumb show|Finis|THE END)\b"
 )
 _TRAILING = re.compile(rf"(?<=\S)\s{{3,}}[\[_(]*(?:{_STAGE}|Dies|Sings|Aside)\b.*$|(?<=\S)\s{{6,}}\[?[A-Z][^.!?;]*\]?$")
+_WRAPPED = 55  # a stage direction this long goes on in the next line
 _BRACKETS = re.compile(r"\[[^\]\n]*(?:\n[^\]\n]*){0,3}\]|_\[?[^_\n]*\]?_")
 _NAME = r"(?:[1-9]\. ?)?[A-Z][A-Za-z'\-]*(?:[ ,&]+(?:of|the|and|de|with|[A-Z][A-Za-z'\-]*)){0,4}"
 _SPEAKER = {
@@ -94,9 +95,10 @@ def _speeches(body: str) -> Iterator[tuple[str, str]]:
     body = _BRACKETS.sub(" ", body)
     lines = body.splitlines()
     layout = _layout(lines)
-    speaker, speech, before = "", [], ""
+    speaker, speech, before, stage = "", [], "", False
     for line in lines:
-        stage = _is_direction(line, before)
+        wrapped = stage and len(before.rstrip()) >= _WRAPPED and bool(line.strip())
+        stage = _is_direction(line, before) or (wrapped and not _SPEAKER[layout].match(line))
         begins = None if stage else _SPEAKER[layout].match(line)
         if begins or _HEADING.match(line):  # whoever spoke has finished
             yield speaker, _joined(speech)
