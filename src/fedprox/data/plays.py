@@ -95,7 +95,8 @@ def _speeches(body: str) -> Iterator[tuple[str, str]]:
     body = _BRACKETS.sub(" ", body)
     lines = body.splitlines()
     layout = _layout(lines)
-    speaker, speech, before, stage = "", [], "", False
+    speaker, before, stage = "", "", False
+    speech: list[str] = []
     for line in lines:
         wrapped = stage and len(before.rstrip()) >= _WRAPPED and bool(line.strip())
         stage = _is_direction(line, before) or (wrapped and not _SPEAKER[layout].match(line))

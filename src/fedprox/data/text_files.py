@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -29,8 +28,8 @@ def open_bytes(path: Path, member: str = ".txt") -> Iterator[IO[bytes]]:
                 with archive.open(inside[0]) as file:
                     yield file
         else:
-            opener = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, io.open)
-            with opener(path, "rb") as file:
+            openers: dict[str, Callable[[Path, str], IO[bytes]]] = {".gz": gzip.open, ".bz2": bz2.open}
+            with openers.get(path.suffix, open)(path, "rb") as file:
                 yield file
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
