@@ -199,8 +199,7 @@ class _Column:
         header = _header(self.dtype, self.shape)
         self.file.seek(0)
         self.file.write(header)
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        self.file.close()
         return {
             "dtype": self.dtype.str,
             "shape": list(self.shape),

@@ -143,7 +143,8 @@ def _groups(accounts: dict[str, list[Tweet]], seed: int) -> dict[str, list[Tweet
         return FEWEST + random.lognormal(math.log(more) - spread / 2, math.sqrt(spread), count).astype(np.int64)
 
     random = generator(seed, Purpose.PARTITION)
-    order = [list(accounts.values())[i] for i in random.permutation(len(accounts))]
+    every = list(accounts.values())
+    order = [every[i] for i in random.permutation(len(every))]
     waiting = {label: [tweets for tweets in order if tweets[0].label == label] for label in _LABELS.values()}
     groups: dict[str, list[Tweet]] = {}
     for size in sizes(nearest_draw(paper, sizes)):

@@ -6,14 +6,16 @@ import bz2
 import gzip
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fedprox.errors import DataError
 
 __all__ = ["open_bytes", "read_text"]
+
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 
 
 @contextmanager
@@ -28,8 +30,7 @@ def open_bytes(path: Path, member: str = ".txt") -> Iterator[IO[bytes]]:
                 with archive.open(inside[0]) as file:
                     yield file
         else:
-            openers: dict[str, Callable[[Path, str], IO[bytes]]] = {".gz": gzip.open, ".bz2": bz2.open}
-            with openers.get(path.suffix, open)(path, "rb") as file:
+            with _OPENERS.get(path.suffix, open)(path, "rb") as file:
                 yield file
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
