@@ -91,7 +91,7 @@ def by_dirichlet(y: ArrayLike, devices: int, alpha: float, seed: int = 0) -> Dev
 
 
 def by_classes(y: ArrayLike, devices: int, classes: int, sizes: ArrayLike | None = None, seed: int = 0) -> Devices:
-    """Give each device rows of `classes` labels only: device k the labels k, k + 1, ... around the circle.
+    """Give each device rows of `classes` labels only: neighbours on the circle of all labels.
 
     Args:
       sizes: relative sizes of the devices; equal without it. A class is divided in proportion to them over the
@@ -110,11 +110,9 @@ def by_classes(y: ArrayLike, devices: int, classes: int, sizes: ArrayLike | None
     weight = np.ones(devices) if sizes is None else np.asarray(sizes, float)
     if len(weight) != devices or not (weight > 0).all():
         raise ConfigError(f"`sizes` must be {devices} numbers > 0, one for each device; got {len(weight)}")
-    first = np.arange(devices) * max(1, len(present) // devices) % len(present)
-    holds = (np.arange(len(present)) - first[:, None]) % len(present) < classes  # (devices, labels)
-    if not holds.any(axis=0).all():
-        first = np.arange(devices) * classes % len(present)
-        holds = (np.arange(len(present)) - first[:, None]) % len(present) < classes
+    count = len(present)
+    first = np.arange(devices) % count if devices >= count else np.arange(devices) * count // devices
+    holds = (np.arange(count) - first[:, None]) % count < classes  # (devices, labels)
     random = generator(seed, Purpose.PARTITION)
     device = np.empty(len(labels), np.int64)
     for position, label in enumerate(present):
