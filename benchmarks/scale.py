@@ -3,10 +3,10 @@
     python -m benchmarks.scale [--largest 1000000]
 
 For N devices, each in a process of its own: the time to open the population and the memory it takes, then the time of
-a round with 100 chosen devices under uniform and proportional sampling, and of measuring 100 devices. For sampling alone
-N goes to 10^7. Times are the best of many rounds in several passes over all N, on one core: what else runs on the
-machine can only add to them. All devices have the same size, so rounds differ only by which are drawn. Private memory is
-what belongs to the process alone after training; the mapped pages of the data belong to the system's cache.
+a round with 100 chosen devices under uniform and proportional sampling, and of measuring 100 devices. For sampling
+alone N goes to 10^7. Times are the best of many rounds in several passes over all N, on one core: what else runs on the
+machine can only add to them. All devices have the same size, so rounds differ only by which are drawn. Private memory
+is what belongs to the process alone after training; the mapped pages of the data belong to the system's cache.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ __all__ = ["Node", "open_json"]
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_MARK = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_MARK = re.compile(rb'["\[\]{}]')
 _SCALAR = re.compile(rb"[^\s,\]}]+")
 _PIECE = 64 << 20  # bytes after which pages that were read are given back
 
@@ -32,6 +32,7 @@ class Node:
 
     def __init__(self, file: Path, data: Any, begin: int) -> None:
         self._file, self._data, self._begin = file, data, begin
+        self._found_end: int | None = None
 
     @property
     def is_object(self) -> bool:
@@ -40,7 +41,7 @@ class Node:
 
     def value(self) -> Any:
         """Decode the value."""
-        return self._decode(self._begin, self._end(self._begin))
+        return self._decode(self._begin, self._end())
 
     def members(self) -> Iterator[tuple[str, Node]]:
         """Yield the names and values of an object, in the order of the file."""
@@ -54,7 +55,7 @@ class Node:
                 raise self._error("a colon must stand", colon)
             value = Node(self._file, self._data, self._skip(colon + 1))
             yield self._decode(at, name.end()), value
-            at = self._skip(self._end(value._begin))
+            at = self._skip(value._end())
             if self._data[at : at + 1] == b",":
                 at = self._skip(at + 1)
             elif self._data[at : at + 1] != b"}":
@@ -63,22 +64,34 @@ class Node:
                 self._data.madvise(mmap.MADV_DONTNEED)
                 given_back = at
 
-    def _end(self, begin: int) -> int:
-        first = self._data[begin : begin + 1]
+    def _end(self) -> int:
+        if self._found_end is None:
+            self._found_end = self._look_for_end()
+        return self._found_end
+
+    def _look_for_end(self) -> int:
+        begin, data = self._begin, self._data
+        first = data[begin : begin + 1]
         if first not in (b"{", b"["):
-            match = (_STRING if first == b'"' else _SCALAR).match(self._data, begin)
+            match = (_STRING if first == b'"' else _SCALAR).match(data, begin)
             if match is None:
                 raise self._error("a value must stand", begin)
             return match.end()
-        depth = 0
-        for mark in _MARK.finditer(self._data, begin):
-            kind = self._data[mark.start()]
-            if kind in b"[{":
+        depth, at = 0, begin
+        while (mark := _MARK.search(data, at)) is not None:
+            at = mark.end()
+            kind = mark[0]
+            if kind == b'"':
+                text = _STRING.match(data, mark.start())
+                if text is None:
+                    break
+                at = text.end()
+            elif kind in b"[{":
                 depth += 1
-            elif kind in b"]}":
+            else:
                 depth -= 1
                 if depth == 0:
-                    return mark.end()
+                    return at
         raise self._error("the value must end", begin)
 
     def _decode(self, begin: int, end: int) -> Any:
