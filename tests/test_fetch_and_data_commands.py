@@ -60,7 +60,8 @@ def test_a_mirror_takes_over_and_goes_on_where_the_first_stopped(server, tmp_pat
     source = _source([f"{address}/gone", f"{address}/breaks", f"{address}/whole"], checksum)
     files = fetch(source, progress=lambda *args: told.append(args))
     assert files["the toy"].read_bytes() == CONTENT
-    assert asked == [("/gone", 0), ("/breaks", 0), ("/whole", len(CONTENT) // 2)]
+    assert [path for path, _ in asked] == ["/gone", "/breaks", "/whole"]
+    assert 0 < asked[2][1] <= len(CONTENT) // 2
     assert told[-1] == ("toy.bin", len(CONTENT), len(CONTENT))
     assert [path.name for path in (tmp_path / "files" / "toy").iterdir()] == ["toy.bin"]
     fetch(source)
@@ -70,7 +71,7 @@ def test_a_mirror_takes_over_and_goes_on_where_the_first_stopped(server, tmp_pat
 def test_a_wrong_checksum_is_refused(server, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPROX_DATA", str(tmp_path))
     address, _ = server
-    with pytest.raises(DataError, match="what arrived has another checksum.*--from"):
+    with pytest.raises(DataError, match=r"what arrived has another checksum.*--from"):
         fetch(_source([f"{address}/whole"], "md5:" + "0" * 32))
     (tmp_path / "toy.bin").write_bytes(b"cut off")
     with pytest.raises(DataError, match=r"toy.bin must have the md5 checksum 0+; got"):

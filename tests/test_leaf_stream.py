@@ -119,7 +119,7 @@ def test_the_files_of_another_tool(tmp_path):
         (tmp_path / part).mkdir()
         shutil.copy(real(f"shakespeare/leaf_sample_MAB-Shapley_{part}.json.gz"), tmp_path / part / "all.json.gz")
     population = read_leaf(tmp_path)
-    assert (population.devices, len(population.train), len(population.test)) == (10, 41_990, 4_671)
+    assert (population.devices, len(population.train), len(population.test)) == (10, 41_990, 3_881)
     assert population.shape == (80,)
     device = list(population.names).index("THE_TRAGEDY_OF_KING_LEAR_PHILOSTRATE")
     text = "".join(ALPHABET[code] for code in population.train.of(device)[0][0])

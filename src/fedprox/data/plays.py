@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 __all__ = ["parse_plays", "role_name"]
 
@@ -30,12 +31,15 @@ _ACT = re.compile(
     r"^\s*(?:ACT|Act|SCENE|Scene|INDUCTION|Induction)[ _]+(?:[IVXivx\d]+|ONE|First|PROLOGUE)\b.*$|^\s*INDUCTION",
     re.MULTILINE,
 )
+_END = re.compile(r"^\s*(?:THE END|1[56]\d\d)\s*$", re.MULTILINE)  # or the year of the next work
 _STAGE = "Re-?enter|Enter|Exit|Exeunt|Flourish|Alarums?|Sennet|Music|Trumpets?"
 _HEADING = re.compile(r"\s*(?:ACT|SCENE|Act|Scene)\b")
 _DIRECTION = re.compile(
-    rf"\s*[\[(_]*(?:{_STAGE}|Excursions|Hautboys|Drums?|Thunder|Retreat|Curtain|Cornets?|Dumb show|Finis|THE END)\b"
+    rf"\s*[\[(_<]*(?:{_STAGE}|Excursions|Hautboys|Drums?|Thunder|Retreat|Curtain|Cornets?|Dumb show|Finis|THE END)\b"
 )
-_TRAILING = re.compile(rf"(?<=\S)\s{{3,}}[\[_(]*(?:{_STAGE}|Dies|Sings|Aside)\b.*$|(?<=\S)\s{{6,}}\[?[A-Z][^.!?;]*\]?$")
+_TRAILING = re.compile(
+    rf"(?<=\S)\s{{3,}}[\[_(<]*(?:{_STAGE}|Dies|Sings|Aside)\b.*$|(?<=\S)\s{{6,}}\[?[A-Z][^.!?;]*\]?$"
+)
 _WRAPPED = 55  # a stage direction this long goes on in the next line
 _BRACKETS = re.compile(r"\[[^\]\n]*(?:\n[^\]\n]*){0,3}\]|_\[?[^_\n]*\]?_")
 _NAME = r"(?:[1-9]\. ?)?[A-Z][A-Za-z'\-]*(?:[ ,&]+(?:of|the|and|de|with|[A-Z][A-Za-z'\-]*)){0,4}"
@@ -57,7 +61,9 @@ def parse_plays(text: str) -> Iterator[tuple[str, str, str]]:
     for title, body in _works(_NOTICE.sub("", text.replace("\r\n", "\n"))):
         first = _ACT.search(body)
         if first is not None:  # otherwise it is a poem
-            yield from ((title, *speech) for speech in _speeches(body[first.start() :]) if speech[1])
+            last = _END.search(body, first.start())
+            play = body[first.start() : last.start() if last else None]
+            yield from ((title, *speech) for speech in _speeches(play) if speech[1])
 
 
 def role_name(play: str, speaker: str) -> str:
@@ -77,8 +83,8 @@ def _works(text: str) -> Iterator[tuple[str, str]]:
         listed = {line.strip() for line in contents[1].splitlines() if line.strip()}
         lines = re.finditer(r"^[^a-z\n]+$", text[contents.end() :], re.MULTILINE)
         starts = [(m[0].strip(), contents.end() + m.end()) for m in lines if m[0].strip() in listed]
-    ends = [*(begin for _, begin in starts[1:]), len(text)]
-    yield from ((title, text[begin:end]) for (title, begin), end in zip(starts, ends, strict=True))
+    for (title, begin), (_, end) in pairwise([*starts, ("", len(text))]):
+        yield title, text[begin:end]
 
 
 def _title(text: str, end: int) -> str:
