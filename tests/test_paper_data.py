@@ -213,6 +213,12 @@ He comes!
 FIRST LORD.
 Ay.
 
+ANNE.
+Well met.
+
+FIRST LORD.
+Farewell.
+
  [_Exeunt._]
 """
 
@@ -229,6 +235,8 @@ def test_the_later_layout():
     assert list(parse_plays(MODERN.replace("\n", "\r\n"))) == [
         ("THE PLAY", "ANNE", "Good morrow, fool. He comes!"),
         ("THE PLAY", "FIRST LORD", "Ay."),
+        ("THE PLAY", "ANNE", "Well met."),
+        ("THE PLAY", "FIRST LORD", "Farewell."),
     ]
 
 

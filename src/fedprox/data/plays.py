@@ -78,7 +78,7 @@ def role_name(play: str, speaker: str) -> str:
 def _works(text: str) -> Iterator[tuple[str, str]]:
     """Yield (title, body) of each work: by the lines "by William Shakespeare", or by the titles in the contents."""
     starts = [(_title(text, match.start()), match.end()) for match in _BY.finditer(text)]
-    contents = re.search(r"^\s*Contents\s*$((?:\n\s*\S.*|\n(?!\s*\n\s*\n))*)", text, re.MULTILINE)
+    contents = re.search(r"^[ \t]*Contents[ \t]*\n+((?:[ \t]*\S.*\n)+)", text, re.MULTILINE)
     if len(starts) <= 1 and contents is not None:
         listed = {line.strip() for line in contents[1].splitlines() if line.strip()}
         lines = re.finditer(r"^[^a-z\n]+$", text[contents.end() :], re.MULTILINE)
@@ -132,9 +132,9 @@ def _layout(lines: list[str]) -> str:
 def _is_direction(line: str, before: str) -> bool:
     """Tell a stage direction from a line of verse that begins with the same word, such as "Enter the city"."""
     apart = not before.strip() or not line.startswith(" ") or line.startswith(" " * 8)
-    return (
-        bool(_HEADING.match(line)) or (apart and bool(_DIRECTION.match(line))) or line.split() in (["Exit"], ["Exeunt"])
-    )
+    if apart and (_DIRECTION.match(line) or re.search(r"\b(?:Enter|Exeunt)\b", line)):
+        return True
+    return bool(_HEADING.match(line)) or line.split() in (["Exit"], ["Exeunt"])
 
 
 def _joined(lines: list[str]) -> str:
