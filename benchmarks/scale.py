@@ -27,7 +27,7 @@ PASSES, ROUNDS, CHOSEN, SAMPLES, FEATURES = 4, 40, 100, 10, 60
 
 def write(path: Path, devices: int) -> None:
     from fedprox.population import Samples
-    from fedprox.population_folder import PopulationWriter
+    from fedprox.population_writer import PopulationWriter
 
     random = np.random.default_rng(0)
     block = min(devices, 20_000)

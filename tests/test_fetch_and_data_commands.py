@@ -13,7 +13,7 @@ from fedprox.data.fetch import fetch
 from fedprox.data.sources import File, Need, Source
 from fedprox.errors import DataError
 from fedprox.population import Population
-from fedprox.population_folder import save_population
+from fedprox.population_writer import save_population
 
 CONTENT = bytes(range(256)) * 40_000
 

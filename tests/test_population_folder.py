@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 from fedprox.errors import DataError
 from fedprox.population import Population, Samples
-from fedprox.population_folder import (
-    PopulationWriter,
-    open_population,
-    read_manifest,
-    save_population,
-    verify_population,
-)
+from fedprox.population_folder import open_population, read_manifest, verify_population
+from fedprox.population_writer import PopulationWriter, save_population
 
 
 def _population(sizes=(3, 1, 2), tests=(1, 0, 2), extras=None):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedprox.data.idx import parse_idx
 from fedprox.data.table1 import PAPER, nearest_draw
 from fedprox.errors import DataError
-from fedprox.population_folder import PopulationWriter
+from fedprox.population_writer import PopulationWriter
 from fedprox.randomness import Purpose, generator
 
 __all__ = ["prepare", "read_letters", "sizes"]

@@ -17,7 +17,7 @@ from fedprox.data.idx import read_idx
 from fedprox.data.table1 import PAPER, nearest_draw
 from fedprox.errors import DataError
 from fedprox.population import split
-from fedprox.population_folder import PopulationWriter
+from fedprox.population_writer import PopulationWriter
 from fedprox.randomness import Purpose, generator
 
 __all__ = ["prepare", "sizes", "standardised"]

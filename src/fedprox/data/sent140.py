@@ -28,7 +28,7 @@ from fedprox.data.text_files import open_bytes
 from fedprox.data.word_vectors import PADDING, UNKNOWN, read_vectors
 from fedprox.errors import DataError
 from fedprox.population import split
-from fedprox.population_folder import PopulationWriter
+from fedprox.population_writer import PopulationWriter
 from fedprox.randomness import Purpose, generator
 
 __all__ = ["TOKENS", "Tweet", "prepare", "read_tweets", "tokens"]

@@ -25,7 +25,7 @@ from fedprox.data.plays import parse_plays, role_name
 from fedprox.data.table1 import PAPER, nearest_draw
 from fedprox.data.text_files import read_text
 from fedprox.errors import DataError
-from fedprox.population_folder import PopulationWriter
+from fedprox.population_writer import PopulationWriter
 from fedprox.randomness import Purpose, generator
 
 __all__ = ["ALPHABET", "WINDOW", "encode", "prepare", "read_roles", "windows"]
