@@ -64,8 +64,22 @@ class DataConfig(Section):
     """`[data]`: which federated data set. `seed` fixes what is generated, partitioned and split."""
 
     name: Annotated[
-        Literal["synthetic", "synthetic_iid", "leaf", "npz"],
-        Field(description="one of synthetic, synthetic_iid, leaf, npz"),
+        Literal[
+            "synthetic",
+            "synthetic_iid",
+            "mnist",
+            "femnist",
+            "shakespeare",
+            "sent140",
+            "leaf",
+            "npz",
+            "arrow",
+            "population",
+        ],
+        Field(
+            description="one of synthetic, synthetic_iid, mnist, femnist, shakespeare, sent140, leaf, npz, arrow, "
+            "population"
+        ),
     ] = "synthetic"
     seed: Seed = 0
     alpha: NotNegative = 1.0
@@ -320,7 +334,7 @@ def _check_together(config: Config) -> None:
             f"`measure.every` must be 1 with `{needs_every_round[0]}`, which needs the loss of every round; "
             f"got {config.measure.every}"
         )
-    if config.data.name in ("leaf", "npz") and not config.data.path:
+    if config.data.name in ("leaf", "npz", "arrow", "population") and not config.data.path:
         raise ConfigError(f"`data.path` must be given with data.name = {config.data.name!r}; got ''")
 
 

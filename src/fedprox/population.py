@@ -7,8 +7,8 @@ samples alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedprox.errors import DataError
 from fedprox.randomness import Purpose, words
 
-__all__ = ["Population", "Samples", "split"]
+__all__ = ["Population", "Samples", "checked_rows", "split"]
 
 Array = NDArray[Any]
 
@@ -59,12 +59,15 @@ class Population:
       test: test samples; a device may have none.
       classes: the number of labels, or 0 where y is not a label.
       names: the devices' names, or None where they are just numbers.
+      extras: named arrays that belong to the data as a whole, shared by all devices. A model over word ids finds the
+        fixed word vectors (words, dimensions) here as `vectors`.
     """
 
     train: Samples
     test: Samples
     classes: int
     names: Sequence[str] | None = None
+    extras: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sizes = np.diff(self.train.offsets)
@@ -135,17 +138,17 @@ class Population:
         *,
         names: Sequence[str] | None = None,
         classes: int | None = None,
+        extras: Mapping[str, Array] | None = None,
     ) -> Population:
         """Divide rows that lie device by device into training and test samples, and check them."""
-        label = np.asarray(names) if names is not None else np.arange(len(offsets) - 1)
-        x, y = _checked(x, y, offsets, label)
+        x, y = checked_rows(x, y, offsets, names if names is not None else range(len(offsets) - 1), classes)
         if classes is None:
             classes = int(y.max()) + 1 if np.issubdtype(y.dtype, np.integer) else 0
 
         def part(chosen: NDArray[np.bool_]) -> Samples:
             return Samples(x[chosen], y[chosen], _offsets(chosen)[offsets])
 
-        return cls(part(~is_test), part(is_test), classes, names)
+        return cls(part(~is_test), part(is_test), classes, names, extras or {})
 
 
 def split(offsets: NDArray[np.int64], seed: int, share: float = 0.2) -> NDArray[np.bool_]:
@@ -162,8 +165,14 @@ def _offsets(sizes: Array) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def _checked(x: Array, y: Array, offsets: NDArray[np.int64], names: Array) -> tuple[Array, Array]:
-    """Return x as float32 and y as int32 labels or float32 targets; refuse what is not finite, naming the device."""
+def checked_rows(
+    x: Array, y: Array, offsets: NDArray[np.int64], names: Sequence[Any], classes: int | None = None
+) -> tuple[Array, Array]:
+    """Return x as float32 or whole numbers, and y as int32 labels or float32 targets.
+
+    Refuses what is not finite and labels that are negative or, where `classes` is given, too large; the message names
+    the device and its row.
+    """
 
     def where(row: int) -> str:
         device = int(np.searchsorted(offsets, row, "right")) - 1
@@ -173,12 +182,16 @@ def _checked(x: Array, y: Array, offsets: NDArray[np.int64], names: Array) -> tu
         raise DataError(f"x must be numbers; got {x.dtype}")
     if not np.issubdtype(x.dtype, np.integer):
         x = x.astype(np.float32, copy=False)
-        finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+        finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
         if not finite.all():
             raise DataError(f"x must be finite numbers; {where(int(finite.argmin()))} is not")
     if np.issubdtype(y.dtype, np.integer) or y.dtype == bool:
-        if y.min() < 0:
+        if len(y) and y.min() < 0:
             raise DataError(f"labels must be whole numbers >= 0; {where(int(y.argmin()))} has {y.min()}")
+        if classes and len(y) and y.max() >= classes:
+            raise DataError(
+                f"labels must be below {classes}, the number of classes; {where(int(y.argmax()))} has {y.max()}"
+            )
         return x, y.astype(np.int32, copy=False)
     if not np.issubdtype(y.dtype, np.floating):
         raise DataError(f"y must be numbers; got {y.dtype}")

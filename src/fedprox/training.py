@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedprox import __version__, data, methods, models, mu, solvers
+from fedprox import __version__, data, methods, mu, solvers
 from fedprox.config import Config
 from fedprox.engines import Broadcast, DeviceSide, LocalEngine, RoundAnswer, Task
 from fedprox.errors import ConfigError
@@ -76,7 +76,7 @@ def train(
     prepare()
     population = population or data.load(config.data)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
-    model = model or _model(config, population)
+    model = model or data.model_for(config, population)
     method = method or methods.build(config.method)
     solver_of = _solver_of(config, solver, method)
     params = _initial(config, model)
@@ -331,15 +331,6 @@ def _checked(choice: Callable[[int], Solver], method: Method) -> Callable[[int],
 
     checked(0)  # before anything is written
     return checked
-
-
-def _model(config: Config, population: Population) -> Model:
-    if population.classes == 0 and config.model.name != "linear_regression":
-        raise ConfigError(
-            f"`model.name` must be 'linear_regression' for data whose y are not labels; got {config.model.name!r}"
-        )
-    name = config.model.name or data.paper_model(config.data)
-    return models.build(name, population.shape, population.classes)
 
 
 def _initial(config: Config, model: Model) -> Tree:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fedprox.cli import compare, conformance, run, theory
+from fedprox.cli import compare, conformance, data, run, theory
 from fedprox.cli.app import app
 
-__all__ = ["app", "compare", "conformance", "main", "run", "theory"]
+__all__ = ["app", "compare", "conformance", "data", "main", "run", "theory"]
 
 
 def main() -> None:

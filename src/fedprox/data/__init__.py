@@ -2,28 +2,65 @@
 
 from __future__ import annotations
 
-from fedprox.config import DataConfig
+from collections.abc import Callable
+from pathlib import Path
+
+from fedprox import models
+from fedprox.config import Config, DataConfig
+from fedprox.data.arrow import read_arrow
+from fedprox.data.iterator import read_iterator
 from fedprox.data.leaf import read_leaf
 from fedprox.data.npz import read_npz
+from fedprox.data.sources import population_path
 from fedprox.data.synthetic import synthetic, synthetic_iid
+from fedprox.errors import ConfigError, DataError
+from fedprox.models import Model
 from fedprox.population import Population
+from fedprox.population_folder import open_population
 
-__all__ = ["load", "paper_model", "read_leaf", "read_npz", "synthetic", "synthetic_iid"]
+__all__ = [
+    "load",
+    "model_for",
+    "paper_model",
+    "read_arrow",
+    "read_iterator",
+    "read_leaf",
+    "read_npz",
+    "synthetic",
+    "synthetic_iid",
+]
 
 
 def load(data: DataConfig) -> Population:
-    """Generate or read the population that the config names."""
-    match data.name:
-        case "synthetic":
-            return synthetic(data.alpha, data.beta, data.devices, data.seed)
-        case "synthetic_iid":
-            return synthetic_iid(data.devices, data.seed)
-        case "leaf":
-            return read_leaf(data.path)
-        case "npz":
-            return read_npz(data.path, data.seed)
+    """Generate, read or open the population that the config names."""
+    readers: dict[str, Callable[[], Population]] = {
+        "synthetic": lambda: synthetic(data.alpha, data.beta, data.devices, data.seed),
+        "synthetic_iid": lambda: synthetic_iid(data.devices, data.seed),
+        "leaf": lambda: read_leaf(data.path),
+        "npz": lambda: read_npz(data.path, data.seed),
+        "arrow": lambda: read_arrow(data.path, data.seed),
+        "population": lambda: open_population(data.path),
+    }
+    return readers.get(data.name, lambda: _prepared(data))()
 
 
 def paper_model(data: DataConfig) -> str:
     """Return the name of the model that the paper trains on this data."""
-    return "softmax_regression"
+    return {"shakespeare": "char_lstm", "sent140": "sentiment_lstm"}.get(data.name, "softmax_regression")
+
+
+def model_for(config: Config, population: Population) -> Model:
+    """Return the model that the config names, or the paper's for its data, shaped for the population."""
+    name = config.model.name or paper_model(config.data)
+    if population.classes == 0 and name != "linear_regression":
+        raise ConfigError(f"`model.name` must be 'linear_regression' for data whose y are not labels; got {name!r}")
+    return models.build(name, population.shape, population.classes, population.extras.get("vectors"))
+
+
+def _prepared(data: DataConfig) -> Population:
+    """Open a data set of the paper that `fedprox data prepare` has written."""
+    path = Path(data.path) if data.path else population_path(data.name, data.seed)
+    if not (path / "manifest.json").exists():
+        seed = f" --seed {data.seed}" if data.seed else ""
+        raise DataError(f"{path} has no prepared data yet; `fedprox data prepare {data.name}{seed}` makes it")
+    return open_population(path)

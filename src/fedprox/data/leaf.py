@@ -1,20 +1,26 @@
-"""The LEAF folder: `train/*.json` and `test/*.json`, one object per file.
+"""The LEAF folder: `train/*.json` and `test/*.json` (or `*.json.gz`), one object per file.
 
     {"users": ["f_01", ...], "num_samples": [12, ...], "user_data": {"f_01": {"x": [[...], ...], "y": [...]}, ...}}
 
-A user with training data is a device; one that appears only in the test files is refused, since nothing can be
-trained for it. A user may be spread over several files.
+A user with training data is a device; one that appears only in the test files is left out with a warning, since
+nothing can be trained for it. A user may be spread over several files. Examples are numbers, or texts of one length
+whose label is the next character, as in LEAF's Shakespeare; those become codes in the alphabet of that data set. (LEAF
+drops test windows that overlap with training text and leaves `num_samples` as it was; for texts it may be too large.)
+
+Files are read user by user, so that memory holds the numbers of all users and the text of one.
 """
 
 from __future__ import annotations
 
-import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.data.json_stream import Node, open_json
+from fedprox.data.shakespeare import ALPHABET, encode
 from fedprox.errors import DataError
 from fedprox.population import Population
 
@@ -28,79 +34,110 @@ def read_leaf(path: str | Path) -> Population:
     folder = Path(path)
     train, test = _read_part(folder, "train"), _read_part(folder, "test")
     if untrained := sorted(set(test) - set(train)):
-        raise DataError(f"{folder}: user {untrained[0]!r} has test data but no training data")
+        warnings.warn(
+            f"{folder}: {len(untrained)} users have test data but no training data and are left out, "
+            f"the first is {untrained[0]!r}",
+            stacklevel=2,
+        )
     names = sorted(train)
-    width = {rows[0].shape[1:] for part in (train, test) for rows in part.values() if len(rows[0])}
-    if len(width) > 1:
-        raise DataError(f"{folder}: all examples must have one shape; got {sorted(width)}")
-    xs, ys, sizes, marks = [], [], [], []
+    kinds = {(rows[0].shape[1:], rows[0].dtype.kind) for part in (train, test) for rows in part.values()}
+    if len(kinds) > 1:
+        raise DataError(f"{folder}: all examples must have one shape; got {sorted(shape for shape, _ in kinds)}")
+    total = sum(len(part[name][1]) for part in (train, test) for name in names if name in part)
+    first = train[names[0]][0]
+    x, y = np.empty((total, *first.shape[1:]), first.dtype), np.empty(total, np.int32)
+    is_test, offsets, row = np.zeros(total, bool), [0], 0
     for name in names:
-        parts = [(train[name], False)] + ([(test[name], True)] if name in test else [])
-        for (x, y), is_test in parts:
-            xs.append(x)
-            ys.append(y)
-            marks.append(np.full(len(y), is_test))
-        sizes.append(sum(len(y) for (_, y), _ in parts))
-    offsets = np.cumsum([0, *sizes])
-    return Population.from_split(np.concatenate(xs), np.concatenate(ys), offsets, np.concatenate(marks), names=names)
+        for part in (train, test):
+            rows = part.pop(name, None)  # given back as soon as it is copied
+            if rows is not None:
+                end = row + len(rows[1])
+                x[row:end], y[row:end], is_test[row:end] = *rows, part is test
+                row = end
+        offsets.append(row)
+    classes = len(ALPHABET) if x.dtype == np.uint8 else None
+    return Population.from_split(x, y, np.array(offsets), is_test, names=names, classes=classes)
 
 
 def _read_part(folder: Path, part: str) -> dict[str, Rows]:
-    files = sorted((folder / part).glob("*.json"))
+    files = sorted([*(folder / part).glob("*.json"), *(folder / part).glob("*.json.gz")])
     if not files:
         raise DataError(f"{folder / part} must hold LEAF files (*.json); found none")
     users: dict[str, list[Rows]] = {}
     for file in files:
-        content = _read_json(file)
-        for name, rows in _users(file, content):
+        for name, rows in _read_file(file).items():
             users.setdefault(name, []).append(rows)
     joined = {}
     for name, parts in users.items():
         try:
-            joined[name] = (np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
+            x, y = (np.concatenate(arrays) if len(arrays) > 1 else arrays[0] for arrays in zip(*parts, strict=True))
         except ValueError:
             raise DataError(f"{folder / part}: user {name!r} has examples of different shapes") from None
-    kept = {name: rows for name, rows in joined.items() if len(rows[1])}
-    if not kept:
+        if len(y):
+            joined[name] = (x, y)
+    if not joined:
         raise DataError(f"{folder / part}: no user has any sample")
-    return kept
+    return joined
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not UTF-8 text (byte {error.start})") from None
-    except json.JSONDecodeError as error:
-        raise DataError(f"{file} is not valid JSON: {error.msg} at line {error.lineno}") from None
-    if not isinstance(content, dict) or not {"users", "user_data"} <= set(content):
+def _read_file(file: Path) -> dict[str, Rows]:
+    """Return the samples of every user of one file, in the order of `users`."""
+    found: dict[str, Rows] = {}
+    users: Any = None
+    counts: Any = None
+    has_data = False
+    with open_json(file) as root:
+        for key, value in root.members() if root.is_object else ():
+            if key == "users":
+                users = value.value()
+            elif key == "num_samples":
+                counts = value.value()
+            elif key == "user_data" and value.is_object:
+                has_data = True
+                for name, data in value.members():
+                    found[name] = _user(file, name, data)
+    if not isinstance(users, list) or not has_data:
         raise DataError(f"{file} must be a LEAF object with `users` and `user_data`")
-    return content
-
-
-def _users(file: Path, content: dict[str, Any]) -> list[tuple[str, Rows]]:
-    counts = content.get("num_samples", [None] * len(content["users"]))
-    if len(counts) != len(content["users"]):
-        raise DataError(f"{file}: `num_samples` has {len(counts)} entries for {len(content['users'])} users")
-    result = []
-    for name, count in zip(content["users"], counts, strict=True):
-        data = content["user_data"].get(name)
-        if not isinstance(data, dict) or not {"x", "y"} <= set(data):
+    counts = counts if isinstance(counts, list) else [None] * len(users)
+    if len(counts) != len(users):
+        raise DataError(f"{file}: `num_samples` has {len(counts)} entries for {len(users)} users")
+    result = {}
+    for name, count in zip(map(str, users), counts, strict=True):
+        if name not in found:
             raise DataError(f"{file}: user {name!r} must have `x` and `y` in `user_data`")
-        rows = _rows(file, name, data["x"], data["y"])
-        if count is not None and count != len(rows[1]):
+        rows = result[name] = found.pop(name)
+        dropped = rows[0].dtype == np.uint8 and isinstance(count, int) and count > len(rows[1])
+        if count is not None and count != len(rows[1]) and not dropped:
             raise DataError(f"{file}: user {name!r} has {len(rows[1])} samples, but `num_samples` says {count}")
-        result.append((str(name), rows))
     return result
 
 
-def _rows(file: Path, name: str, x: Any, y: Any) -> Rows:
+def _user(file: Path, name: str, node: Node) -> Rows:
+    data = node.value()
+    if not isinstance(data, dict) or not {"x", "y"} <= set(data):
+        raise DataError(f"{file}: user {name!r} must have `x` and `y` in `user_data`")
+    x, y = data["x"], data["y"]
     where = f"{file}: user {name!r}"
     if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
         lengths = [len(part) if isinstance(part, list) else type(part).__name__ for part in (x, y)]
         raise DataError(f"{where} must have lists x and y of one length; got {lengths[0]} and {lengths[1]}")
+    return _characters(where, x, y) if x and isinstance(x[0], str) else _numbers(where, x, y)
+
+
+def _characters(where: str, x: list[Any], y: list[Any]) -> Rows:
+    length = len(x[0])
+    for row, (text, label) in enumerate(zip(x, y, strict=True)):
+        if not isinstance(text, str) or len(text) != length:
+            raise DataError(f"{where} must have texts of {length} characters; row {row} has not")
+        if not isinstance(label, str) or len(label) != 1:
+            raise DataError(f"{where} must have the next character as label; row {row} has {label!r}")
+    codes, labels = encode("".join(x)), encode("".join(y))
+    if len(codes) != length * len(x) or len(labels) != len(y):
+        raise DataError(f"{where} must have texts of plain characters; some become several when accents are taken off")
+    return codes.reshape(len(x), length), labels.astype(np.int32)
+
+
+def _numbers(where: str, x: list[Any], y: list[Any]) -> Rows:
     try:
         features = np.asarray(x, np.float32)
     except (ValueError, TypeError):

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedprox import data, models
+from fedprox import data
 from fedprox.config import Config
 from fedprox.errors import ConfigError, FedProxError
 from fedprox.history import History
@@ -97,8 +97,7 @@ def certify(
     _check_arguments(len(recorded), resample, round, epsilon, most_devices)
     _refuse(config, recorded, resample)
     population = population or data.load(config.data)
-    name = config.model.name or data.paper_model(config.data)
-    model = model or models.build(name, population.shape, population.classes)
+    model = model or data.model_for(config, population)
     devices = Devices(config, population, model, solver)
     try:
         seen = Trajectory(devices, recorded, at=round - 1 if resample else -1)

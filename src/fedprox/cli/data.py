@@ -1,0 +1,245 @@
+"""`fedprox data`: list, fetch, prepare and examine data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedprox.cli.app import Json, answers_errors, app, error_console, output_console, say_json
+
+if TYPE_CHECKING:
+    from fedprox.data.fetch import Progress
+    from fedprox.data.sources import Source
+    from fedprox.models import Model
+    from fedprox.population import Population
+
+__all__ = ["commands"]
+
+commands = typer.Typer(help="The paper's data sets: list, fetch, prepare, examine.", no_args_is_help=True)
+app.add_typer(commands, name="data")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="mnist, femnist, shakespeare or sent140.")]
+From = Annotated[
+    list[Path],
+    typer.Option("--from", metavar="DIR", help="A folder with original files, or DIR/NAME with them."),
+]
+Use = Annotated[
+    list[str], typer.Option("--use", metavar="FILE", help="Take this original file where several would serve.")
+]
+
+
+@commands.command("list")
+@answers_errors
+def list_(as_json: Json = False) -> None:
+    """Show the data sets, what they need, and what is prepared.
+
+    Example: fedprox data list
+    """
+    from fedprox.data.sources import SOURCES, find, home
+
+    rows = []
+    for source in SOURCES.values():
+        ready = sorted(path.name for path in (home() / "populations").glob(f"{source.name}-*"))
+        missing = [what for what, path in find(source, []).items() if path is None]
+        rows.append({"name": source.name, "title": source.title, "prepared": ready, "not_downloaded": missing})
+    if as_json:
+        say_json({"home": str(home()), "data": rows})
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("name", "what", "prepared", "original files"):
+        table.add_column(heading)
+    for row in rows:
+        absent = "not downloaded: " + ", ".join(row["not_downloaded"]) if row["not_downloaded"] else "here"
+        table.add_row(str(row["name"]), str(row["title"]), ", ".join(row["prepared"]) or "no", absent)
+    output_console().print(table)
+    typer.echo(f"\nkept in {home()} (the environment variable FEDPROX_DATA changes it)")
+
+
+@commands.command()
+@answers_errors
+def fetch(name: Name, from_: From = [], use: Use = [], as_json: Json = False) -> None:  # noqa: B006
+    """Download the original files of a data set, and check them.
+
+    Example: fedprox data fetch mnist
+    """
+    from fedprox.data.fetch import fetch
+
+    with _bars() as progress:
+        files = fetch(_source(name), from_, use, progress)
+    if as_json:
+        say_json({what: str(path) for what, path in files.items()})
+        return
+    for path in files.values():
+        typer.echo(str(path))
+
+
+@commands.command()
+@answers_errors
+def prepare(
+    name: Name,
+    from_: From = [],  # noqa: B006
+    use: Use = [],  # noqa: B006
+    vectors: Annotated[Path | None, typer.Option(help="sent140: a GloVe file, as text, zip or npz.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The data seed: another division into devices.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; by default where `fedprox run` looks.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a data set ready for training; what is missing is downloaded first.
+
+    Example: fedprox data prepare mnist --from ~/downloads
+    """
+    import importlib
+    from dataclasses import replace
+
+    from fedprox.data.fetch import fetch
+    from fedprox.data.sources import population_path
+    from fedprox.errors import ConfigError, DataError
+
+    source = _source(name)
+    if vectors is not None:
+        if name != "sent140":
+            raise ConfigError(f"`--vectors` must be used with sent140; got {name}")
+        if not vectors.is_file():
+            raise DataError(f"`--vectors` must be a file; got {vectors}")
+        source = replace(source, needs=source.needs[:1])
+    with _bars() as progress:
+        files = fetch(source, from_, use, progress)
+    if vectors is not None:
+        files["GloVe word vectors"] = vectors
+    folder = out or population_path(name, seed)
+    importlib.import_module(f"fedprox.data.{name}").prepare(files, folder, seed)
+    _say_statistics(name, folder, as_json)
+
+
+@commands.command()
+@answers_errors
+def stats(
+    name: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A data set, a recipe or a population folder.")],
+    out: Annotated[Path | None, typer.Option(help="The picture to write; by default NAME-data.png here.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The data seed.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Show how heterogeneous the data is: Table 1 beside the paper's, sizes, labels, B and the gradient variance.
+
+    Example: fedprox data stats mnist
+    """
+    from dataclasses import asdict
+
+    from fedprox.heterogeneity import draw, examine
+    from fedprox.plot import save
+
+    population, model = _named(name, seed)
+    found = examine(population, model)
+    picture = save(draw(population, found, Path(name).name), out or Path(f"{Path(name).name}-data.png"))
+    if as_json:
+        say_json({"data": name, "picture": str(picture), **asdict(found)})
+        return
+    _print_statistics(name, asdict(found))
+    typer.echo(
+        f"\n{found.train_samples} training and {found.test_samples} test samples; {found.without_test} devices without "
+        f"test data"
+        + (f"; {found.labels_per_device:.1f} different labels per device" if found.labels_per_device else "")
+    )
+    if found.dissimilarity is not None:
+        typer.echo(
+            f"at the initial model: B = {found.dissimilarity:.3g}, gradient variance = {found.gradient_variance:.3g}"
+        )
+    typer.echo(f"picture: {picture}")
+
+
+def _source(name: str) -> Source:
+    from fedprox.data.sources import SOURCES
+    from fedprox.errors import ConfigError, nearest
+
+    if name not in SOURCES:
+        raise ConfigError(f"NAME must be one of {', '.join(SOURCES)}; got {name!r}{nearest(name, SOURCES)}")
+    return SOURCES[name]
+
+
+def _named(name: str, seed: int) -> tuple[Population, Model | None]:
+    """Return the population of a folder, or of a data set or recipe with the model that the paper trains on it."""
+    from fedprox import data, models
+    from fedprox.config import Config
+    from fedprox.population_folder import open_population
+    from fedprox.recipes import settings_of
+
+    if "/" in name or Path(name).is_dir():
+        population, model = open_population(name, verify=True), "softmax_regression"
+        usable = population.classes > 0 and population.train.x.dtype.kind == "f"
+        return population, models.build(model, population.shape, population.classes) if usable else None
+    settings = settings_of(name)
+    settings["data"] = {**settings.get("data", {}), "seed": seed}
+    config = Config.from_dict(settings)
+    population = data.load(config.data)
+    return population, data.model_for(config, population)
+
+
+def _say_statistics(name: str, folder: Path, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from fedprox.heterogeneity import examine
+    from fedprox.population_folder import open_population, read_manifest
+
+    manifest = read_manifest(folder)
+    found = asdict(examine(open_population(folder)))
+    if as_json:
+        say_json({"out": str(folder), "about": manifest["about"], **found})
+        return
+    _print_statistics(name, found)
+    left_out = manifest["devices_left_out"]["without_training_data"]
+    if left_out:
+        first = ", ".join(manifest["devices_left_out"]["first"])
+        typer.echo(f"{left_out} devices have no training data and are left out ({first})")
+    typer.echo(f"{manifest['devices_without_test_data']} devices have no test data")
+    for key, value in manifest["about"].items():
+        typer.echo(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+    typer.echo(f"population: {folder}")
+
+
+def _print_statistics(name: str, found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from fedprox.data.table1 import PAPER
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for heading in ("devices", "samples", "mean", "stdev"):
+        table.add_column(heading, justify="right")
+    row = found["statistics"]
+    table.add_row(name, f"{row['devices']:,}", f"{row['samples']:,}", f"{row['mean']:,.0f}", f"{row['deviation']:,.0f}")
+    if (paper := PAPER.get(name)) is not None:
+        table.add_row(
+            "Table 1", f"{paper.devices:,}", f"{paper.samples:,}", f"{paper.mean:,.0f}", f"{paper.deviation:,.0f}"
+        )
+    output_console().print(table)
+
+
+@contextmanager
+def _bars() -> Iterator[Progress]:
+    """Show a bar for each file that is downloaded."""
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    console = error_console()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(file: str, done: int, total: int) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file)
+            bars.update(tasks[file], completed=done, total=total or None)
+
+        yield show

@@ -1,0 +1,40 @@
+"""A population from any Python iterator of (device, x, y), one example at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fedprox.errors import DataError
+from fedprox.population import Population
+
+__all__ = ["read_iterator"]
+
+
+def read_iterator(examples: Iterable[tuple[Any, Any, Any]], seed: int = 0) -> Population:
+    """Collect examples by device; a fifth of each device's are test examples, drawn with `seed`.
+
+    For more than fits into memory, write devices with `fedprox.population_writer.PopulationWriter`.
+
+    >>> population = read_iterator([("a", [1.0], 0), ("b", [2.0], 1), ("a", [3.0], 1)])
+    >>> population.devices, population.train.of(0)[0].tolist()
+    (2, [[1.0], [3.0]])
+    """
+    devices, xs, ys = [], [], []
+    shape: tuple[int, ...] | None = None
+    for row, (device, x, y) in enumerate(examples):
+        values = np.asarray(x)
+        if shape is None:
+            shape = values.shape
+        if values.shape != shape:
+            raise DataError(
+                f"x must have the shape {shape} of the first example; device {device}, row {row} has {values.shape}"
+            )
+        devices.append(str(device))
+        xs.append(values)
+        ys.append(y)
+    if not xs:
+        raise DataError("a population must have at least one example; the iterator gave none")
+    return Population.from_arrays(np.stack(xs), np.asarray(ys), np.asarray(devices), seed=seed)

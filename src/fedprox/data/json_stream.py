@@ -1,0 +1,145 @@
+"""Large JSON objects, member by member: only the member in hand is ever decoded.
+
+A file is mapped, not read, and a regular expression runs over its bytes for brackets and strings, which is enough to
+find where a value ends. So a file of 500 MB costs the memory of its largest member.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import mmap
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedprox.errors import DataError
+
+__all__ = ["Node", "open_json"]
+
+_SPACE = re.compile(rb"[ \t\n\r]*")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_MARK = re.compile(rb'["\[\]{}]')
+_SCALAR = re.compile(rb"[^\s,\]}]+")
+_PIECE = 64 << 20  # bytes after which pages that were read are given back
+
+
+class Node:
+    """A value in a file that has not been decoded."""
+
+    def __init__(self, file: Path, data: Any, begin: int) -> None:
+        self._file, self._data, self._begin = file, data, begin
+        self._found_end: int | None = None
+
+    @property
+    def is_object(self) -> bool:
+        """Whether the value is an object, and `members` can be asked for."""
+        return self._data[self._begin : self._begin + 1] == b"{"
+
+    def value(self) -> Any:
+        """Decode the value."""
+        return self._decode(self._begin, self._end())
+
+    def members(self) -> Iterator[tuple[str, Node]]:
+        """Yield the names and values of an object, in the order of the file."""
+        at, given_back = self._skip(self._begin + 1), self._begin
+        while self._data[at : at + 1] != b"}":
+            name = _STRING.match(self._data, at)
+            if name is None:
+                raise self._error("a name in quotes must stand", at)
+            colon = self._skip(name.end())
+            if self._data[colon : colon + 1] != b":":
+                raise self._error("a colon must stand", colon)
+            value = Node(self._file, self._data, self._skip(colon + 1))
+            yield self._decode(at, name.end()), value
+            at = self._skip(value._end())
+            if self._data[at : at + 1] == b",":
+                at = self._skip(at + 1)
+            elif self._data[at : at + 1] != b"}":
+                raise self._error("a comma or the end of an object must stand", at)
+            if at - given_back > _PIECE and isinstance(self._data, mmap.mmap):
+                self._data.madvise(mmap.MADV_DONTNEED)
+                given_back = at
+
+    def _end(self) -> int:
+        if self._found_end is None:
+            self._found_end = self._look_for_end()
+        return self._found_end
+
+    def _look_for_end(self) -> int:
+        begin, data = self._begin, self._data
+        first = data[begin : begin + 1]
+        if first not in (b"{", b"["):
+            match = (_STRING if first == b'"' else _SCALAR).match(data, begin)
+            if match is None:
+                raise self._error("a value must stand", begin)
+            return match.end()
+        depth, at = 0, begin
+        while (mark := _MARK.search(data, at)) is not None:
+            at = mark.end()
+            kind = mark[0]
+            if kind == b'"':
+                text = _STRING.match(data, mark.start())
+                if text is None:
+                    break
+                at = text.end()
+            elif kind in b"[{":
+                depth += 1
+            else:
+                depth -= 1
+                if depth == 0:
+                    return at
+        raise self._error("the value must end", begin)
+
+    def _decode(self, begin: int, end: int) -> Any:
+        try:
+            return json.loads(self._data[begin:end])
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self._file} is not UTF-8 text (byte {begin + error.start})") from None
+        except json.JSONDecodeError as error:
+            line = _line(self._data, begin) + error.lineno - 1
+            raise DataError(f"{self._file} is not valid JSON: {error.msg} at line {line}") from None
+
+    def _skip(self, at: int) -> int:
+        match = _SPACE.match(self._data, at)
+        return match.end() if match else at
+
+    def _error(self, rule: str, at: int) -> DataError:
+        line = _line(self._data, min(at, len(self._data)))
+        return DataError(f"{self._file} is not valid JSON: {rule} at line {line} (byte {at}); is the file cut off?")
+
+
+@contextmanager
+def open_json(file: Path) -> Iterator[Node]:
+    """Open a JSON file, plain or gzipped, as its outermost value."""
+    try:
+        if file.suffix == ".gz":
+            data = gzip.decompress(file.read_bytes())
+            yield _root(file, data)
+        else:
+            with file.open("rb") as content:
+                if file.stat().st_size == 0:
+                    raise DataError(f"{file} is not valid JSON: it is empty")
+                with mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                    yield _root(file, mapped)
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{file} is not a whole gzip file: {error}") from None
+
+
+def _root(file: Path, data: Any) -> Node:
+    begin = _SPACE.match(data)
+    return Node(file, data, begin.end() if begin else 0)
+
+
+def _line(data: Any, at: int) -> int:
+    lines, done = 1, 0
+    while done < at:
+        piece = data[done : min(at, done + (1 << 20))]
+        lines += piece.count(b"\n")
+        done += len(piece)
+    return lines

@@ -1,0 +1,204 @@
+"""The original files of the paper's data sets: what they are called, where they are had, how they are found.
+
+A data set needs one file for each of its `needs`. Several files may serve a need; the first that is found is taken.
+Files are looked for in the folders the user names (`--from DIR`: DIR, DIR/NAME and the need's own folder there) and in
+the folder where downloads are kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedprox.errors import DataError
+
+__all__ = ["SOURCES", "File", "Need", "Source", "downloads", "find", "home", "population_path"]
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: its name, where it can be downloaded (mirrors in order) and its checksum (`algorithm:hex`)."""
+
+    name: str
+    urls: tuple[str, ...] = ()
+    checksum: str | None = None
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a data set needs, and the files that serve, the best one first."""
+
+    what: str
+    files: tuple[File, ...]
+    folder: str = ""  # also looked for in DIR/folder
+
+    @property
+    def download(self) -> File:
+        """The file that is downloaded where none is found."""
+        return next(file for file in self.files if file.urls)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set of the paper."""
+
+    name: str
+    title: str
+    needs: tuple[Need, ...]
+
+
+def _mnist(name: str, checksum: str) -> Need:
+    mirrors = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+    return Need(name, (File(name, tuple(mirror + name for mirror in mirrors), f"md5:{checksum}"),))
+
+
+SOURCES: Mapping[str, Source] = {
+    source.name: source
+    for source in (
+        Source(
+            "mnist",
+            "handwritten digits, two per device",
+            (
+                _mnist("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+                _mnist("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
+                _mnist("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
+                _mnist("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
+            ),
+        ),
+        Source(
+            "femnist",
+            "handwritten letters a to j, five per device",
+            (
+                Need(
+                    "EMNIST ByClass",
+                    (
+                        File(
+                            "gzip.zip",
+                            ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
+                            "md5:58c8d27c78d21e728a6bc7b3cc06412e",
+                        ),
+                        File("emnist_aj.npz"),
+                    ),
+                    "emnist",
+                ),
+            ),
+        ),
+        Source(
+            "shakespeare",
+            "the next character of a speaking role",
+            (
+                Need(
+                    "the Complete Works of William Shakespeare",
+                    (
+                        File(
+                            "1994-01-100.zip",
+                            (
+                                "https://www.gutenberg.org/files/100/old/old/1994-01-100.zip",
+                                "https://www.gutenberg.org/files/100/old/1994-01-100.zip",
+                            ),
+                        ),
+                        File(
+                            "t8.shakespeare.txt",
+                            ("https://ocw.mit.edu/ans7870/6/6.006/s08/lecturenotes/files/t8.shakespeare.txt",),
+                        ),
+                        File("pg100.txt", ("https://www.gutenberg.org/cache/epub/100/pg100.txt",)),
+                        File("100-0.txt"),
+                        File("leaf_roles_1994.json.gz"),
+                        File("will_play_text.csv.bz2"),
+                        File("t8.shakespeare.first54pct.txt.gz"),
+                    ),
+                ),
+            ),
+        ),
+        Source(
+            "sent140",
+            "the sentiment of a tweet, one account per device",
+            (
+                Need(
+                    "the tweets of Sentiment140",
+                    (
+                        File(
+                            "trainingandtestdata.zip",
+                            (
+                                "https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",
+                                "http://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",
+                            ),
+                        ),
+                        File("training.1600000.processed.noemoticon.csv"),
+                        File("sent140_partial.csv.gz"),
+                    ),
+                ),
+                Need(
+                    "GloVe word vectors",
+                    (
+                        File("glove.6B.300d.txt"),
+                        File(
+                            "glove.6B.zip",
+                            (
+                                "https://nlp.stanford.edu/data/glove.6B.zip",
+                                "https://huggingface.co/stanfordnlp/glove/resolve/main/glove.6B.zip",
+                            ),
+                        ),
+                        File("glove6B_100d_f16.npz"),
+                        File("glove6B_50d_f16.npz"),
+                    ),
+                    "glove",
+                ),
+            ),
+        ),
+    )
+}
+
+
+def home() -> Path:
+    """Return the folder of prepared data and downloads: `$FEDPROX_DATA`, or the user's data folder."""
+    if chosen := os.environ.get("FEDPROX_DATA"):
+        return Path(chosen)
+    import platformdirs
+
+    return platformdirs.user_data_path("fedprox")
+
+
+def downloads(name: str) -> Path:
+    """Return the folder where the original files of a data set are kept."""
+    return home() / "files" / name
+
+
+def population_path(name: str, seed: int) -> Path:
+    """Return the folder of a prepared population."""
+    return home() / "populations" / f"{name}-{seed}"
+
+
+def find(source: Source, folders: Sequence[Path], use: Sequence[str] = ()) -> dict[str, Path | None]:
+    """Return for each need the file that serves it, or None.
+
+    Args:
+      folders: what the user gave with `--from`.
+      use: names or paths of files to take rather than the first that is found.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise DataError(f"`--from` must be a folder; got {folder}")
+    served: dict[str, Path | None] = {}
+    left = list(use)
+    for need in source.needs:
+        wanted = [name for name in left if Path(name).name in {file.name for file in need.files}]
+        left = [name for name in left if name not in wanted]
+        places = [place for folder in folders for place in _places(folder, source, need)]
+        places += [downloads(source.name)]
+        candidates = [Path(name) for name in wanted]
+        names = [Path(name).name for name in wanted] or [file.name for file in need.files]
+        candidates += [place / name for name in names for place in places]
+        served[need.what] = next((path for path in candidates if path.is_file()), None)
+        if wanted and served[need.what] is None:
+            raise DataError(f"`--use` must name a file that is there; got {wanted[0]}")
+    if left:
+        known = ", ".join(file.name for need in source.needs for file in need.files)
+        raise DataError(f"`--use` must name a file that {source.name} can use ({known}); got {left[0]}")
+    return served
+
+
+def _places(folder: Path, source: Source, need: Need) -> list[Path]:
+    return [folder, folder / source.name] + ([folder / need.folder] if need.folder else [])

@@ -1,0 +1,49 @@
+"""Text files as they are shipped: plain, gzipped, bzip2ed, or the one file with a given ending in a zip archive."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from fedprox.errors import DataError
+
+__all__ = ["open_bytes", "read_text"]
+
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+
+
+@contextmanager
+def open_bytes(path: Path, member: str = ".txt") -> Iterator[IO[bytes]]:
+    """Open a file for reading, unpacked; from a zip archive its file whose name ends in `member`."""
+    try:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                inside = [name for name in archive.namelist() if name.endswith(member)]
+                if not inside:
+                    raise DataError(f"{path} must hold a file *{member}; it holds {', '.join(archive.namelist()[:5])}")
+                with archive.open(inside[0]) as file:
+                    yield file
+        else:
+            with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+                yield file
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist") from None
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} is cut off or corrupt: {error}") from None
+
+
+def read_text(path: Path, member: str = ".txt") -> str:
+    """Return a whole text file, which must be UTF-8."""
+    with open_bytes(path, member) as file:
+        content = file.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path} is not UTF-8 text (line {line}, byte {error.start})") from None
