@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedprox.data.table1 import Statistics, statistics
-from fedprox.engines import Resident
 from fedprox.measures import Measurer
 from fedprox.models import Model
 from fedprox.population import Population
+from fedprox.resident import Resident
 from fedprox.runtime import Workers, prepare
 from fedprox.trees import to_numpy
 
