@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     SPLIT = 9  # which of a device's samples are test samples
     FAILURES = 10  # which devices return nothing
     SECOND_DEVICES = 11  # a second, independent draw of devices
+    SOLVER = 30  # what an opaque solver draws
 
 
 def bits(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> np.random.Philox:

@@ -15,7 +15,7 @@ import jax
 import platformdirs
 from jax.experimental.xla_metadata import set_xla_metadata
 
-__all__ = ["SMALL", "Workers", "compiled", "one_kernel", "prepare"]
+__all__ = ["SMALL", "Workers", "compiled", "first_to_compile", "one_kernel", "prepare"]
 
 # XLA's library for small matrices costs more per call than a whole product of the paper's size (10 x 60).
 _OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_experimental_ynn_fusion_type": ""}
@@ -47,6 +47,24 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
             return inner(*arguments)
+
+    return call
+
+
+def first_to_compile(*programs: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a program that runs as the first of these that can be compiled.
+
+    Not every operation can be part of a single kernel: sorting, linear algebra and calls back to Python cannot.
+    """
+    left = list(programs)
+
+    def call(*arguments: Any) -> Any:
+        while len(left) > 1:
+            try:
+                return left[0](*arguments)
+            except jax.errors.JaxRuntimeError:
+                left.pop(0)
+        return left[0](*arguments)
 
     return call
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedprox.models.linear_regression import linear_regression
 from fedprox.models.model import Model, mean_gradient
 from fedprox.models.networks import cnn, mlp
 from fedprox.models.softmax_regression import softmax_regression
 
-__all__ = ["Model", "build", "cnn", "mean_gradient", "mlp", "softmax_regression"]
+__all__ = ["Model", "build", "cnn", "linear_regression", "mean_gradient", "mlp", "softmax_regression"]
 
 _BUILDERS: dict[str, Callable[[tuple[int, ...], int], Model]] = {
     "softmax_regression": lambda shape, classes: softmax_regression(_size(shape), classes),

@@ -19,12 +19,16 @@ from jax import lax
 
 from fedprox.inexactness import gradient_norm_program, inexactness
 from fedprox.models import Model, mean_gradient
-from fedprox.runtime import SMALL, compiled, one_kernel
+from fedprox.runtime import SMALL, compiled, first_to_compile, one_kernel
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.subproblem import Subproblem, add_terms, device_gradient
 from fedprox.trees import Tree
 
-__all__ = ["Stepwise", "fullbatch_program", "minibatch_program"]
+__all__ = ["Stepwise", "fullbatch_program", "minibatch_program", "piece_of"]
+
+
+def _gradient_itself(gradient: Callable[[Tree], Tree], params: Tree, state: Tree) -> Tree:
+    return gradient(params)
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,15 @@ class Stepwise:
       init: `init(params) -> state` at the start of every local solve.
       step: `step(params, gradient, state, learning_rate) -> (params, state)`.
       is_sgd: whether a step moves along the gradient (or a fixed combination of past ones).
+      estimate: `estimate(gradient, params, state)`, the estimate of grad F_k that a mini-batch gives; `gradient(w)` is
+        the gradient of the mini-batch's mean loss at w.
     """
 
     name: str
     init: Callable[[Tree], Tree]
     step: Callable[[Tree, Tree, Tree, jax.Array], tuple[Tree, Tree]]
     is_sgd: bool = False
+    estimate: Callable[[Callable[[Tree], Tree], Tree, Tree], Tree] = _gradient_itself
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""
@@ -62,13 +69,19 @@ class Stepwise:
                     break
             return params, taken
         program = minibatch_program(local.model, self, local.batch_size)
-        piece = max(16, min(1024, 16384 // local.batch_size))  # steps in one call of the compiled loop
-        for rows, counts, steps in local.minibatches(piece, epochs_at_once=0 if target is None else 1):
+        for rows, counts, steps in local.minibatches(
+            piece_of(local.batch_size), epochs_at_once=0 if target is None else 1
+        ):
             params, state = program(params, state, *fixed, span(local.begin, steps), rows, counts)
             taken += steps
             if target is not None and taken % local.steps_per_epoch == 0 and target.is_met(params):
                 break
         return params, taken
+
+
+def piece_of(batch_size: int) -> int:
+    """Return how many steps are taken in one call of the compiled loop."""
+    return max(16, min(1024, 16384 // batch_size))
 
 
 class _Target:
@@ -117,12 +130,12 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
             count = lax.dynamic_index_in_dim(counts, s, keepdims=False)
             xs, ys = take(x, y, batch)
             weights = jnp.where(jnp.arange(batch_size) < count, 1.0 / count, 0.0)
-            gradient = add_terms(problem, params, mean_gradient(model, params, xs, ys, weights))
-            return solver.step(params, gradient, state, learning_rate)
+            own = solver.estimate(lambda at: mean_gradient(model, at, xs, ys, weights), params, state)
+            return solver.step(params, add_terms(problem, params, own), state, learning_rate)
 
         return lax.fori_loop(0, steps, take_step, (params, state))
 
-    return compiled(one_kernel(program) if small else program)
+    return first_to_compile(compiled(one_kernel(program)), compiled(program)) if small else compiled(program)
 
 
 @lru_cache(maxsize=32)
