@@ -11,6 +11,7 @@ needs a budget of one epoch, and without it the device stays at w^t.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ from fedprox.trees import Tree, to_numpy
 
 __all__ = ["closed_form"]
 
-Matrix = NDArray[np.float64]
+Matrix = NDArray[np.floating[Any]]
 
 
 def closed_form() -> _ClosedForm:

@@ -44,14 +44,8 @@ class LocalView:
     local: LocalProblem
 
     def minibatches(self) -> Iterator[NDArray[np.int32]]:
-        """Yield the rows of x and y in each mini-batch of the budget, in the order every solver sees."""
-        if self.local.batch_size == 0:
-            for _ in range(self.local.budget):
-                yield np.arange(self.local.count, dtype=np.int32)
-            return
-        for rows, counts, steps in self.local.minibatches(piece=256):
-            for row, count in zip(rows[:steps], counts[:steps].tolist(), strict=True):
-                yield row[:count]
+        """Return the rows of x and y in each mini-batch of the budget, in the order every solver sees."""
+        return self.local.batches()
 
     def value_and_gradient(self, params: Tree) -> tuple[float, Tree]:
         """Return h_k and its gradient over all samples; by the common count this is worth `steps_per_epoch` steps."""
@@ -114,7 +108,8 @@ def _checked(params: Tree, anchor: Tree, where: str) -> Tree:
     """Return params in the anchor's structure and precision, or say what does not fit."""
     expected = {name: leaf.shape for name, leaf in flatten_names(anchor).items()}
     got = {name: leaf.shape for name, leaf in flatten_names(params).items()}
-    if got != expected or jax.tree.structure(params) != jax.tree.structure(anchor):
+    structure: Any = jax.tree.structure(anchor)
+    if got != expected or structure != jax.tree.structure(params):
         differing = [name for name in {**expected, **got} if expected.get(name) != got.get(name)]
         name = differing[0] if differing else "structure"
         raise RunError(

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from fedprox.models import Model
-from fedprox.runtime import SMALL, compiled, first_to_compile, one_kernel
+from fedprox.runtime import SMALL, compiled, one_kernel
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.subproblem import (
     Subproblem,
@@ -68,7 +68,7 @@ class Oracle:
 
     def tree(self, vector: Vector) -> Tree:
         """Return the parameters at a place."""
-        return self._unflatten(vector.astype(self.precision))
+        return self._unflatten(jax.numpy.asarray(vector, self.precision))
 
     def point(self, vector: Vector) -> Point:
         """Return h_k and its gradient at a place."""
@@ -111,9 +111,4 @@ def _programs(model: Model, block: int) -> tuple[Callable[..., Any], Callable[..
         product = device_curvature(model, tree(flat), tree(along), x, y, span[0], span[1], block)
         return ravel_pytree(product)[0] + problem.mu * along
 
-    if model.small and block <= SMALL:
-        return (
-            first_to_compile(compiled(one_kernel(evaluate)), compiled(evaluate)),
-            first_to_compile(compiled(one_kernel(multiply)), compiled(multiply)),
-        )
-    return compiled(evaluate), compiled(multiply)
+    return compiled(one_kernel(evaluate) if model.small and block <= SMALL else evaluate), compiled(multiply)

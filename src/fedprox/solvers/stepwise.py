@@ -19,12 +19,12 @@ from jax import lax
 
 from fedprox.inexactness import gradient_norm_program, inexactness
 from fedprox.models import Model, mean_gradient
-from fedprox.runtime import SMALL, compiled, first_to_compile, one_kernel
+from fedprox.runtime import SMALL, compiled, is_plain_arithmetic, one_kernel
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.subproblem import Subproblem, add_terms, device_gradient
 from fedprox.trees import Tree
 
-__all__ = ["Stepwise", "fullbatch_program", "minibatch_program", "piece_of"]
+__all__ = ["Stepwise", "Target", "fullbatch_program", "minibatch_program", "piece_of"]
 
 
 def _gradient_itself(gradient: Callable[[Tree], Tree], params: Tree, state: Tree) -> Tree:
@@ -52,7 +52,7 @@ class Stepwise:
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""
-        target = _Target(local) if local.gamma > 0 else None
+        target = Target(local) if local.gamma > 0 else None
         params, taken = local.problem.anchor, 0
         if target is not None and target.is_met(params):
             return params, taken
@@ -84,7 +84,7 @@ def piece_of(batch_size: int) -> int:
     return max(16, min(1024, 16384 // batch_size))
 
 
-class _Target:
+class Target:
     """The stopping rule ||grad h(w)|| <= gamma ||grad h(w^t)||; each check costs one gradient over all samples."""
 
     def __init__(self, local: LocalProblem) -> None:
@@ -92,6 +92,7 @@ class _Target:
         self._norm_at_anchor = self._norm(local.problem.anchor)
 
     def is_met(self, params: Tree) -> bool:
+        """Return whether the iterate is gamma-inexact."""
         norm = self._norm_at_anchor if params is self._local.problem.anchor else self._norm(params)
         return inexactness(norm, self._norm_at_anchor) <= self._local.gamma
 
@@ -108,7 +109,7 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
     `program(params, state, problem, learning_rate, x, y, span, rows, counts) -> (params, state)` with span = (begin,
     steps) takes steps 0, ..., steps - 1; the batch of step s is the first counts[s] of the rows begin + rows[s].
     """
-    small = model.small and batch_size <= SMALL
+    small = model.small and batch_size <= SMALL and _is_plain(model, solver)
     take = _rows if small else one_kernel(_rows)
 
     def program(
@@ -135,7 +136,7 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
 
         return lax.fori_loop(0, steps, take_step, (params, state))
 
-    return first_to_compile(compiled(one_kernel(program)), compiled(program)) if small else compiled(program)
+    return compiled(one_kernel(program) if small else program)
 
 
 @lru_cache(maxsize=32)
@@ -164,6 +165,13 @@ def fullbatch_program(model: Model, solver: Stepwise, block: int) -> Callable[..
         return lax.fori_loop(0, steps, take_step, (params, state))
 
     return compiled(program)
+
+
+def _is_plain(model: Model, solver: Stepwise) -> bool:
+    """Return whether the solver's step is plain arithmetic, as a loop in one kernel needs."""
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    state = jax.eval_shape(solver.init, params)
+    return is_plain_arithmetic(solver.step, params, params, state, jax.ShapeDtypeStruct((), jnp.float32))
 
 
 def _rows(x: jax.Array, y: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:

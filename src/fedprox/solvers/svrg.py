@@ -13,7 +13,7 @@ noise, and SVRG is gradient descent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -43,14 +43,13 @@ class _SVRG:
     epochs: int
     name: str = "svrg"
     is_sgd: bool = False
-    inner: Stepwise = field(default_factory=lambda: _INNER)
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take snapshots and inner steps up to the budget, or until a snapshot is gamma-inexact."""
         if local.batch_size == 0:
             return sgd().solve(local)
         snapshot_of = _snapshot_program(local.model, local.resident.block)
-        program = minibatch_program(local.model, self.inner, local.batch_size)
+        program = minibatch_program(local.model, _INNER, local.batch_size)
         data = (local.problem, np.float32(local.learning_rate), local.resident.x, local.resident.y)
         params, taken, norm_at_anchor = local.problem.anchor, 0, None
         batches = _inner_batches(local, self.epochs)
