@@ -22,6 +22,7 @@ from fedprox.population import Samples
 from fedprox.resident import Resident, resident
 from fedprox.solvers import LocalProblem
 from fedprox.subproblem import Subproblem
+from fedprox.trees import to_numpy
 
 SIZES = [37, 1, 64, 8]
 FEATURES, CLASSES, BATCH = 6, 3, 5
@@ -67,8 +68,9 @@ def local_problem(problem: str, mu: float = 0.0, linear: bool = False, **setting
     anchor = jax.tree.map(
         lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), model.init(jax.random.key(0))
     )
-    correction = (
-        jax.tree.map(lambda leaf: 0.05 * rng.normal(size=leaf.shape).astype(np.float32), anchor) if linear else None
+    # Zeros stand for no linear term, so that both are one compiled program.
+    correction = jax.tree.map(
+        lambda leaf: np.asarray(0.05 * linear * rng.normal(size=leaf.shape), np.float32), to_numpy(anchor)
     )
     settings = {
         "device": 0,
@@ -89,8 +91,7 @@ class Reference:
         self.start, self.unflatten = ravel_pytree(local.problem.anchor)
         self.local = local
         self.x, self.y = local.samples.of(local.device)
-        linear = local.problem.linear
-        self.linear = 0.0 * self.start if linear is None else ravel_pytree(linear)[0]
+        self.linear = ravel_pytree(local.problem.linear)[0]
         self._whole = jax.jit(jax.value_and_grad(self._h))
 
     def _h(self, w: jax.Array, x: Any = None, y: Any = None) -> jax.Array:
@@ -148,6 +149,14 @@ def test_every_solver_reduces_every_problem_within_its_budget(solver: str, probl
         assert steps == local.budget
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_no_linear_term_is_one_of_zeros(solver: str) -> None:
+    local = local_problem("least_squares", mu=0.5, budget=30)
+    without = replace(local, problem=local.problem._replace(linear=None))
+    found, expected = (flat(SOLVERS[solver].solve(each)[0]) for each in (without, local))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("budget", [0, 1, 7, 8, 9, 15, 16, 17, 40, 41])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_budgets_are_exact(solver: str, budget: int) -> None:
@@ -176,7 +185,7 @@ def test_gamma_is_met_and_ends_the_work(solver: str, problem: str) -> None:
     if not suits(solver, problem):
         pytest.skip("least squares only")
     rate = 0.01 if solver in ("adam", "optax") else 0.03
-    local = local_problem(problem, mu=0.5, gamma=0.3, budget=4000, batch_size=16, learning_rate=rate)
+    local = local_problem(problem, mu=0.5, gamma=0.3, budget=8000, learning_rate=rate)
     params, steps = SOLVERS[solver].solve(local)
     reference = Reference(local)
     assert reference.norm(params) <= 0.3 * reference.norm(local.problem.anchor) * (1 + 1e-4)
@@ -229,7 +238,7 @@ def test_closed_form_is_the_normal_equations(terms: str) -> None:
         x, y = (each.astype(np.float64) for each in local.samples.of(device))
         a = np.hstack([np.ones((len(x), 1)), x])
         start = flat(local.problem.anchor)
-        c = flat(local.problem.linear) if linear else 0.0
+        c = flat(local.problem.linear)
         expected = np.linalg.solve(a.T @ a / len(a) + mu * np.eye(a.shape[1]), a.T @ y / len(a) + mu * start - c)
         params, _ = SOLVERS["closed_form"].solve(local)
         np.testing.assert_allclose(flat(params), expected, atol=1e-5, rtol=1e-5)

@@ -166,9 +166,9 @@ class TorchSolver:
                     break
                 if evaluate.count == local.budget:
                     break
-                if target is not None and evaluate.count % local.steps_per_epoch == 0:
-                    if target.is_met(_by_name(module, dict(module.named_parameters()))):
-                        break
+                is_epoch = evaluate.count % local.steps_per_epoch == 0
+                if target and is_epoch and target.is_met(_by_name(module, dict(module.named_parameters()))):
+                    break
             return _by_name(module, dict(module.named_parameters())), evaluate.count
 
     @contextmanager
