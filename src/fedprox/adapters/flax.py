@@ -44,7 +44,7 @@ def from_linen(
         _refuse_other_state(type(module).__name__, variables)
         return params
 
-    def outputs(params: Tree, x: jax.Array) -> jax.Array:
+    def outputs(params: Tree, x: jax.Array) -> Any:
         return module.apply({"params": params}, x)
 
     return model_of(type(module).__name__, init, outputs, loss, predict)
@@ -61,7 +61,8 @@ def from_nnx(
     """
     module = make(nnx.Rngs(0))
     module.eval()
-    graph, like, random, other = nnx.split(module, nnx.Param, nnx.RngState, ...)
+    parts: Any = nnx.split(module, nnx.Param, nnx.RngState, ...)
+    graph, like, random, other = parts
     _refuse_other_state(type(module).__name__, nnx.to_pure_dict(other))
 
     def init(key: jax.Array) -> Tree:

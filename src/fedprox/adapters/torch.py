@@ -156,7 +156,7 @@ class TorchSolver:
         with self._randomness(local), self.copies.at(anchor, training=True) as module:
             terms = _Terms(module, anchor, float(local.problem.mu), to_numpy(local.problem.linear))
             optimiser = self.optimiser(module.parameters(), lr=local.learning_rate)
-            evaluate = _Evaluation(module, optimiser, self.losses, terms, local.budget)
+            evaluate: Any = _Evaluation(module, optimiser, self.losses, terms, local.budget)
             x, y = local.samples.of(local.device)
             for rows in local.batches():
                 evaluate.x, evaluate.y = _tensor(x[rows]), _tensor(y[rows])
