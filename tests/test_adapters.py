@@ -361,6 +361,12 @@ def test_solvers_may_differ_per_device() -> None:
     jax.tree.map(np.testing.assert_array_equal, from_mapping.params, from_function.params)
 
 
+def test_a_mapping_must_know_every_device() -> None:
+    config = settings() | {"devices": {"per_round": 4}}
+    with pytest.raises(ConfigError, match=r"`solver` must have an entry for every device; device [123] has none"):
+        fedprox.train(config, population=population(), model=OURS, solver={0: solvers.sgd()})
+
+
 @pytest.mark.parametrize("name", ["adam", "optax", "gradient_descent", "lbfgs", "newton_cg", "svrg"])
 def test_every_named_solver_runs_from_a_config(name: str) -> None:
     config = settings(name=name, options={"name": "adamw"} if name == "optax" else {}, learning_rate=0.03)

@@ -20,6 +20,7 @@ from fedprox.errors import ConfigError
 from fedprox.models import linear_regression, mlp, softmax_regression
 from fedprox.population import Samples
 from fedprox.resident import Resident, resident
+from fedprox.runtime import is_plain_arithmetic
 from fedprox.solvers import LocalProblem
 from fedprox.subproblem import Subproblem
 from fedprox.trees import to_numpy
@@ -84,35 +85,45 @@ def local_problem(problem: str, mu: float = 0.0, linear: bool = False, **setting
     return LocalProblem(model=model, problem=subproblem, samples=samples, resident=data, **settings)
 
 
+@cache
+def h_and_gradient(model: Any) -> Any:
+    """h_k written once more, on a flat vector and whole arrays."""
+
+    def h(w: jax.Array, problem: Subproblem, x: jax.Array, y: jax.Array) -> jax.Array:
+        start, unflatten = ravel_pytree(problem.anchor)
+        moved = w - start
+        linear = ravel_pytree(problem.linear)[0]
+        return jnp.mean(model.loss(unflatten(w), x, y)) + linear @ w + 0.5 * problem.mu * (moved @ moved)
+
+    return jax.jit(jax.value_and_grad(h))
+
+
 class Reference:
-    """h_k written once more, in double precision over whole arrays."""
+    """h_k of a local problem."""
 
     def __init__(self, local: LocalProblem) -> None:
-        self.start, self.unflatten = ravel_pytree(local.problem.anchor)
-        self.local = local
+        self.start = flat(local.problem.anchor)
+        self.problem = local.problem
         self.x, self.y = local.samples.of(local.device)
-        self.linear = ravel_pytree(local.problem.linear)[0]
-        self._whole = jax.jit(jax.value_and_grad(self._h))
+        self._h = h_and_gradient(local.model)
 
-    def _h(self, w: jax.Array, x: Any = None, y: Any = None) -> jax.Array:
-        x, y = (self.x, self.y) if x is None else (x, y)
-        losses = self.local.model.loss(self.unflatten(w), x, y)
-        moved = w - self.start
-        return jnp.mean(losses) + self.linear @ w + 0.5 * self.local.problem.mu * (moved @ moved)
+    def at(self, w: np.ndarray, rows: Any = slice(None)) -> tuple[float, np.ndarray]:
+        value, gradient = self._h(w.astype(np.float32), self.problem, self.x[rows], self.y[rows])
+        return float(value), np.asarray(gradient, np.float64)
 
     def value(self, params: Any) -> float:
-        return float(self._whole(ravel_pytree(params)[0])[0])
+        return self.at(flat(params))[0]
 
     def norm(self, params: Any) -> float:
-        return float(np.linalg.norm(self._whole(ravel_pytree(params)[0])[1]))
+        return float(np.linalg.norm(self.at(flat(params))[1]))
 
     def batch_gradient(self, w: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return np.asarray(jax.grad(self._h)(jnp.asarray(w, jnp.float32), self.x[rows], self.y[rows]), np.float64)
+        return self.at(w, rows)[1]
 
     def minimiser(self) -> np.ndarray:
         found = scipy.optimize.minimize(
-            lambda w: tuple(np.asarray(each, np.float64) for each in self._whole(w.astype(np.float32))),
-            np.asarray(self.start, np.float64),
+            self.at,
+            self.start,
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": 1000, "ftol": 1e-12, "gtol": 1e-7},
@@ -378,6 +389,13 @@ def test_a_step_that_cannot_be_one_kernel_still_runs() -> None:
     local = local_problem("softmax", budget=10)
     sorting = solvers.Stepwise("sorting", lambda params: (), step)
     np.testing.assert_allclose(flat(sorting.solve(local)[0]), flat(SOLVERS["sgd"].solve(local)[0]), atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", ["sgd", "momentum", "nesterov", "adam", "optax"])
+def test_common_steps_are_plain_arithmetic(solver: str) -> None:
+    each, params = SOLVERS[solver], softmax_regression(FEATURES, CLASSES).init(jax.random.key(0))
+    assert is_plain_arithmetic(each.step, params, params, each.init(params), jnp.float32(0.1))
+    assert not is_plain_arithmetic(jnp.sort, jnp.zeros(3))
 
 
 def test_sizes_and_budgets_do_not_recompile() -> None:

@@ -34,10 +34,14 @@ _HOME = {
     "train": "fedprox.training",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+_PARTS = ("adapters", "models", "solvers")
+
+__all__ = ["__version__", *_HOME, *_PARTS]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"fedprox.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'fedprox' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

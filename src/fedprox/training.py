@@ -301,12 +301,19 @@ def _solver_of(config: Config, choice: SolverChoice | None, method: Method) -> C
     if isinstance(choice, Mapping):
         for one in choice.values():
             method.check(one)
-        return lambda device: choice[device]
+        return lambda device: _entry(choice, device)
     if callable(choice):
         return choice
     everybody = choice or solvers.build(config.solver)
     method.check(everybody)
     return lambda device: everybody
+
+
+def _entry(choice: Mapping[int, Solver], device: int) -> Solver:
+    try:
+        return choice[device]
+    except KeyError:
+        raise ConfigError(f"`solver` must have an entry for every device; device {device} has none") from None
 
 
 def _model(config: Config, population: Population) -> Model:

@@ -64,13 +64,17 @@ class Descent:
             return local.problem.anchor, 0
         point = start = oracle.point(oracle.anchor)
         rule = self.rule(oracle, local.learning_rate)
-        while point.norm > local.gamma * start.norm and oracle.affords(1):
+
+        def is_open(point: Point) -> bool:
+            return point.norm > local.gamma * start.norm
+
+        while is_open(point) and oracle.affords(1):
             step = rule.step(point)
             found = search(oracle, point, step.direction, step.first, self.curvature)
             if found is None:
                 break
             rule.learn(point, found)
             point = found
-        if point is start and oracle.spent == local.steps_per_epoch and start.norm > local.gamma * start.norm:
+        if point is start and not oracle.affords(1) and oracle.spent == local.steps_per_epoch and is_open(point):
             return oracle.tree(start.at - local.learning_rate * start.gradient), oracle.spent
         return (local.problem.anchor if point is start else oracle.tree(point.at)), oracle.spent

@@ -6,7 +6,8 @@ It is given w^t and the device's samples as NumPy arrays, the subproblem, its bu
 number below 2^32 that depends on (seed, round, device) alone, to seed whatever it draws with
 (`numpy.random.default_rng(key)`, `torch.manual_seed(key)`, `jax.random.key(key)`). It counts its own steps. What it
 returns is checked: same names and shapes, at most the budget. Numbers that are not finite are kept, as those of any
-other solver that diverges, and show in the records.
+other solver that diverges, and show in the records. Before the first round it is tried once, with a budget of one
+step on one device, and that answer is forgotten.
 """
 
 from __future__ import annotations
