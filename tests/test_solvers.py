@@ -271,7 +271,7 @@ def test_closed_form_refuses_another_model() -> None:
 @pytest.mark.parametrize("problem", ["softmax", "least_squares"])
 @pytest.mark.parametrize("solver", WHOLE)
 def test_whole_data_solvers_reach_the_minimiser(solver: str, problem: str) -> None:
-    local = local_problem(problem, mu=0.5, linear=True, budget=100_000)
+    local = local_problem(problem, mu=0.5, linear=True, budget=8000)
     reference = Reference(local)
     params, _ = SOLVERS[solver].solve(local)
     np.testing.assert_allclose(flat(params), reference.minimiser(), atol=2e-4)
@@ -280,7 +280,7 @@ def test_whole_data_solvers_reach_the_minimiser(solver: str, problem: str) -> No
 
 @pytest.mark.parametrize("solver", WHOLE)
 def test_whole_data_solvers_minimise_without_mu(solver: str) -> None:
-    local = local_problem("least_squares", budget=100_000)
+    local = local_problem("least_squares", budget=8000)
     x, y = local.samples.of(0)
     exact = np.linalg.lstsq(np.hstack([np.ones((len(x), 1)), x]).astype(float), y.astype(float))[0]
     np.testing.assert_allclose(flat(SOLVERS[solver].solve(local)[0]), exact, atol=1e-4)
@@ -288,7 +288,7 @@ def test_whole_data_solvers_minimise_without_mu(solver: str) -> None:
 
 def test_newton_cg_solves_a_quadratic_in_one_direction() -> None:
     """The first direction is only half accurate by its rule; the iterations stay few all the same."""
-    local = local_problem("least_squares", mu=0.5, gamma=1e-3, budget=100_000)
+    local = local_problem("least_squares", mu=0.5, gamma=1e-3, budget=8000)
     _, steps = SOLVERS["newton_cg"].solve(local)
     assert steps <= 25 * local.steps_per_epoch
 

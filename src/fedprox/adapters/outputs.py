@@ -21,8 +21,9 @@ Predict = Callable[[jax.Array], jax.Array]
 def cross_entropy(outputs: jax.Array, y: jax.Array) -> jax.Array:
     """Return -log of the probability of each label, given scores (examples, classes).
 
-    >>> cross_entropy(jnp.zeros((1, 4)), jnp.array([2])).round(4).tolist()  # log 4
-    [1.3863]
+    >>> [loss] = cross_entropy(jnp.zeros((1, 4)), jnp.array([2])).tolist()
+    >>> round(loss, 4)  # log 4
+    1.3863
     """
     return jax.nn.logsumexp(outputs, axis=1) - jnp.take_along_axis(outputs, y[:, None], axis=1)[:, 0]
 

@@ -71,7 +71,7 @@ class Descent:
         while is_open(point) and oracle.affords(1):
             step = rule.step(point)
             found = search(oracle, point, step.direction, step.first, self.curvature)
-            if found is None:
+            if found is None or (found.value >= point.value and found.norm >= point.norm):  # rounding is reached
                 break
             rule.learn(point, found)
             point = found
