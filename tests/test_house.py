@@ -42,6 +42,7 @@ ORDER = [
     "plan",
     "state",
     "training",
+    "adapters",
     "signals",
     "scheduler",
     "worker",

@@ -36,7 +36,7 @@ _HOME = {
     "train": "fedprox.training",
 }
 
-_PACKAGES = ("conformance", "theory")
+_PACKAGES = ("adapters", "conformance", "models", "solvers", "theory")
 
 __all__ = ["__version__", *_HOME, *_PACKAGES]  # noqa: PLE0604
 

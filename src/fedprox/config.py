@@ -151,7 +151,10 @@ METHOD_KEYS: Mapping[str, tuple[str, ...]] = {
 class SolverConfig(Section):
     """`[solver]`: how a device works on its subproblem. `epochs` is the paper's E."""
 
-    name: Annotated[Literal["sgd"], Field(description="one of sgd")] = "sgd"
+    name: Annotated[
+        Literal["sgd", "adam", "optax", "gradient_descent", "lbfgs", "newton_cg", "closed_form", "svrg"],
+        Field(description="one of sgd, adam, optax, gradient_descent, lbfgs, newton_cg, closed_form, svrg"),
+    ] = "sgd"
     learning_rate: Positive = 0.01
     batch_size: CountOrZero = 10
     epochs: Count = 20
@@ -159,6 +162,7 @@ class SolverConfig(Section):
     momentum: BelowOne = 0.0
     nesterov: Flag = False
     weight_decay: NotNegative = 0.0
+    options: Annotated[dict[str, Any], Field(description="a table of the solver's own options")] = {}
 
 
 class DevicesConfig(Section):
@@ -334,6 +338,12 @@ def _check_together(config: Config) -> None:
             f"`measure.every` must be 1 with `{needs_every_round[0]}`, which needs the loss of every round; "
             f"got {config.measure.every}"
         )
+    for name in ("momentum", "nesterov", "weight_decay"):
+        if getattr(config.solver, name) and config.solver.name != "sgd":
+            raise ConfigError(
+                f"`solver.{name}` must be left out with solver.name = {config.solver.name!r}, whose settings go to "
+                f"`solver.options`; got {getattr(config.solver, name)!r}"
+            )
     if config.data.name in ("leaf", "npz", "arrow", "population") and not config.data.path:
         raise ConfigError(f"`data.path` must be given with data.name = {config.data.name!r}; got ''")
 

@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     FAILURES = 10  # which devices return nothing
     SECOND_DEVICES = 11  # a second, independent draw of devices
     PARTITION = 20  # how samples are divided among devices
+    SOLVER = 30  # what an opaque solver draws
     LANCZOS = 40  # the vector that an estimate of curvature starts from
     RESAMPLED_DEVICES = 41  # further sets of devices for one round, to estimate an expectation
 

@@ -15,7 +15,7 @@ import jax
 import platformdirs
 from jax.experimental.xla_metadata import set_xla_metadata
 
-__all__ = ["SMALL", "Workers", "compiled", "one_kernel", "prepare"]
+__all__ = ["SMALL", "Workers", "compiled", "is_plain_arithmetic", "one_kernel", "prepare"]
 
 # XLA's library for small matrices costs more per call than a whole product of the paper's size (10 x 60).
 _OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_experimental_ynn_fusion_type": ""}
@@ -49,6 +49,35 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
             return inner(*arguments)
 
     return call
+
+
+def is_plain_arithmetic(function: Callable[..., Any], *shapes: Any) -> bool:
+    """Return whether a function of arrays of these shapes is arithmetic that may be part of a single kernel.
+
+    Other operations (sorting, linear algebra, calls back to Python, ...) cannot be compiled into one.
+    """
+    return _is_plain(jax.make_jaxpr(function)(*shapes).jaxpr)
+
+
+def _is_plain(jaxpr: Any) -> bool:
+    for equation in jaxpr.eqns:
+        inner = [value for value in equation.params.values() if hasattr(value, "jaxpr")]
+        if equation.primitive.name not in (_CALLS if inner else _ARITHMETIC):
+            return False
+        if not all(_is_plain(each.jaxpr) for each in inner):
+            return False
+    return True
+
+
+_CALLS = {"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"}
+# fmt: off
+_ARITHMETIC = {
+    "abs", "add", "add_any", "and", "broadcast_in_dim", "clamp", "convert_element_type", "copy", "div", "eq",
+    "exp", "expm1", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max",
+    "min", "mul", "ne", "neg", "not", "or", "pow", "reduce_max", "reduce_min", "reduce_sum", "reshape", "round",
+    "rsqrt", "select_n", "sign", "slice", "sqrt", "square", "squeeze", "stop_gradient", "sub", "tanh",
+}
+# fmt: on
 
 
 def prepare() -> None:

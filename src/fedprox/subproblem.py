@@ -18,7 +18,15 @@ from jax import lax
 from fedprox.models import Model, mean_gradient
 from fedprox.trees import Tree
 
-__all__ = ["Subproblem", "add_terms", "device_gradient", "rows_in_block"]
+__all__ = [
+    "Subproblem",
+    "add_terms",
+    "add_terms_to_value",
+    "device_curvature",
+    "device_gradient",
+    "device_value_and_gradient",
+    "rows_in_block",
+]
 
 
 class Subproblem(NamedTuple):
@@ -41,6 +49,18 @@ def add_terms(problem: Subproblem, params: Tree, gradient: Tree) -> Tree:
     return jax.tree.map(jnp.add, total, problem.linear)
 
 
+def add_terms_to_value(problem: Subproblem, params: Tree, value: jax.Array) -> jax.Array:
+    """Return h_k(params), given `value` = F_k(params)."""
+
+    def proximal(param: jax.Array, anchor: jax.Array) -> jax.Array:
+        return jnp.sum((param - anchor) ** 2)
+
+    total = value + 0.5 * problem.mu * sum(jax.tree.leaves(jax.tree.map(proximal, params, problem.anchor)))
+    if problem.linear is None:
+        return total
+    return total + sum(jax.tree.leaves(jax.tree.map(jnp.vdot, problem.linear, params)))
+
+
 def device_gradient(
     model: Model, params: Tree, x: jax.Array, y: jax.Array, begin: jax.Array, count: jax.Array, block: int
 ) -> Tree:
@@ -54,6 +74,36 @@ def device_gradient(
         xs, ys, inside = rows_in_block(x, y, begin + i * block, begin + count, block)
         gradient = mean_gradient(model, params, xs, ys, jnp.where(inside, 1.0 / count, 0.0))
         return jax.tree.map(jnp.add, total, gradient)
+
+    return lax.fori_loop(0, -(-count // block), add_block, jax.tree.map(jnp.zeros_like, params))
+
+
+def device_value_and_gradient(
+    model: Model, params: Tree, x: jax.Array, y: jax.Array, begin: jax.Array, count: jax.Array, block: int
+) -> tuple[jax.Array, Tree]:
+    """Return F_k(params) and grad F_k(params), walking the device's rows as `device_gradient` does."""
+
+    def add_block(i: jax.Array, totals: tuple[jax.Array, Tree]) -> tuple[jax.Array, Tree]:
+        xs, ys, inside = rows_in_block(x, y, begin + i * block, begin + count, block)
+        weights = jnp.where(inside, 1.0 / count, 0.0)
+        value = jnp.sum(weights * jnp.where(inside, model.loss(params, xs, ys), 0.0))
+        gradient = mean_gradient(model, params, xs, ys, weights)
+        return totals[0] + value, jax.tree.map(jnp.add, totals[1], gradient)
+
+    nothing = (jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
+    return lax.fori_loop(0, -(-count // block), add_block, nothing)
+
+
+def device_curvature(
+    model: Model, params: Tree, along: Tree, x: jax.Array, y: jax.Array, begin: jax.Array, count: jax.Array, block: int
+) -> Tree:
+    """Return the Hessian of F_k at `params` times `along`: the gradient's derivative, without forming a matrix."""
+
+    def add_block(i: jax.Array, total: Tree) -> Tree:
+        xs, ys, inside = rows_in_block(x, y, begin + i * block, begin + count, block)
+        weights = jnp.where(inside, 1.0 / count, 0.0)
+        _, product = jax.jvp(lambda at: mean_gradient(model, at, xs, ys, weights), (params,), (along,))
+        return jax.tree.map(jnp.add, total, product)
 
     return lax.fori_loop(0, -(-count // block), add_block, jax.tree.map(jnp.zeros_like, params))
 

@@ -315,7 +315,7 @@ def _solver_of(config: Config, choice: SolverChoice | None, method: Method) -> C
     if isinstance(choice, Mapping):
         for one in choice.values():
             method.check(one)
-        return lambda device: choice[device]
+        return lambda device: _entry(choice, device)
     if callable(choice):
         return _checked(choice, method)
     everybody = choice or solvers.build(config.solver)
@@ -331,6 +331,13 @@ def _checked(choice: Callable[[int], Solver], method: Method) -> Callable[[int],
 
     checked(0)  # before anything is written
     return checked
+
+
+def _entry(choice: Mapping[int, Solver], device: int) -> Solver:
+    try:
+        return choice[device]
+    except KeyError:
+        raise ConfigError(f"`solver` must have an entry for every device; device {device} has none") from None
 
 
 def _initial(config: Config, model: Model) -> Tree:

@@ -70,6 +70,16 @@ class LocalProblem:
             epochs_at_once=epochs_at_once,
         )
 
+    def batches(self) -> Iterator[NDArray[np.int32]]:
+        """Yield the device's rows in each mini-batch of the budget, one after another, in the same orders."""
+        if self.batch_size == 0:
+            for _ in range(self.budget):
+                yield np.arange(self.count, dtype=np.int32)
+            return
+        for rows, counts, steps in self.minibatches(piece=256):
+            for row, count in zip(rows[:steps], counts[:steps].tolist(), strict=True):
+                yield row[:count]
+
 
 class Solver(Protocol):
     """A local solver."""

@@ -19,12 +19,16 @@ from jax import lax
 
 from fedprox.inexactness import gradient_norm_program, inexactness
 from fedprox.models import Model, mean_gradient
-from fedprox.runtime import SMALL, compiled, one_kernel
+from fedprox.runtime import SMALL, compiled, is_plain_arithmetic, one_kernel
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.subproblem import Subproblem, add_terms, device_gradient
 from fedprox.trees import Tree
 
-__all__ = ["Stepwise", "fullbatch_program", "minibatch_program"]
+__all__ = ["Stepwise", "Target", "fullbatch_program", "minibatch_program", "piece_of"]
+
+
+def _gradient_itself(gradient: Callable[[Tree], Tree], params: Tree, state: Tree) -> Tree:
+    return gradient(params)
 
 
 @dataclass(frozen=True)
@@ -36,16 +40,19 @@ class Stepwise:
       init: `init(params) -> state` at the start of every local solve.
       step: `step(params, gradient, state, learning_rate) -> (params, state)`.
       is_sgd: whether a step moves along the gradient (or a fixed combination of past ones).
+      estimate: `estimate(gradient, params, state)`, the estimate of grad F_k that a mini-batch gives; `gradient(w)` is
+        the gradient of the mini-batch's mean loss at w.
     """
 
     name: str
     init: Callable[[Tree], Tree]
     step: Callable[[Tree, Tree, Tree, jax.Array], tuple[Tree, Tree]]
     is_sgd: bool = False
+    estimate: Callable[[Callable[[Tree], Tree], Tree, Tree], Tree] = _gradient_itself
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""
-        target = _Target(local) if local.gamma > 0 else None
+        target = Target(local) if local.gamma > 0 else None
         params, taken = local.problem.anchor, 0
         if target is not None and target.is_met(params):
             return params, taken
@@ -62,8 +69,9 @@ class Stepwise:
                     break
             return params, taken
         program = minibatch_program(local.model, self, local.batch_size)
-        piece = max(16, min(1024, 16384 // local.batch_size))  # steps in one call of the compiled loop
-        for rows, counts, steps in local.minibatches(piece, epochs_at_once=0 if target is None else 1):
+        for rows, counts, steps in local.minibatches(
+            piece_of(local.batch_size), epochs_at_once=0 if target is None else 1
+        ):
             params, state = program(params, state, *fixed, span(local.begin, steps), rows, counts)
             taken += steps
             if target is not None and taken % local.steps_per_epoch == 0 and target.is_met(params):
@@ -71,7 +79,12 @@ class Stepwise:
         return params, taken
 
 
-class _Target:
+def piece_of(batch_size: int) -> int:
+    """Return how many steps are taken in one call of the compiled loop."""
+    return max(16, min(1024, 16384 // batch_size))
+
+
+class Target:
     """The stopping rule ||grad h(w)|| <= gamma ||grad h(w^t)||; each check costs one gradient over all samples."""
 
     def __init__(self, local: LocalProblem) -> None:
@@ -79,6 +92,7 @@ class _Target:
         self._norm_at_anchor = self._norm(local.problem.anchor)
 
     def is_met(self, params: Tree) -> bool:
+        """Return whether the iterate is gamma-inexact."""
         norm = self._norm_at_anchor if params is self._local.problem.anchor else self._norm(params)
         return inexactness(norm, self._norm_at_anchor) <= self._local.gamma
 
@@ -95,7 +109,7 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
     `program(params, state, problem, learning_rate, x, y, span, rows, counts) -> (params, state)` with span = (begin,
     steps) takes steps 0, ..., steps - 1; the batch of step s is the first counts[s] of the rows begin + rows[s].
     """
-    small = model.small and batch_size <= SMALL
+    small = model.small and batch_size <= SMALL and _is_plain(model, solver)
     take = _rows if small else one_kernel(_rows)
 
     def program(
@@ -117,8 +131,8 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
             count = lax.dynamic_index_in_dim(counts, s, keepdims=False)
             xs, ys = take(x, y, batch)
             weights = jnp.where(jnp.arange(batch_size) < count, 1.0 / count, 0.0)
-            gradient = add_terms(problem, params, mean_gradient(model, params, xs, ys, weights))
-            return solver.step(params, gradient, state, learning_rate)
+            own = solver.estimate(lambda at: mean_gradient(model, at, xs, ys, weights), params, state)
+            return solver.step(params, add_terms(problem, params, own), state, learning_rate)
 
         return lax.fori_loop(0, steps, take_step, (params, state))
 
@@ -151,6 +165,13 @@ def fullbatch_program(model: Model, solver: Stepwise, block: int) -> Callable[..
         return lax.fori_loop(0, steps, take_step, (params, state))
 
     return compiled(program)
+
+
+def _is_plain(model: Model, solver: Stepwise) -> bool:
+    """Return whether the solver's step is plain arithmetic, as a loop in one kernel needs."""
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    state = jax.eval_shape(solver.init, params)
+    return is_plain_arithmetic(solver.step, params, params, state, jax.ShapeDtypeStruct((), jnp.float32))
 
 
 def _rows(x: jax.Array, y: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:

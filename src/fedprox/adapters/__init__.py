@@ -1,0 +1,9 @@
+"""Models and solvers of other libraries, used as they are.
+
+Each adapter imports its library when it is imported itself, so that none is needed for the rest:
+
+    from fedprox.adapters.torch import from_torch        # pip install 'fedprox[torch]'
+    from fedprox.adapters.flax import from_linen, from_nnx
+    from fedprox.adapters.equinox import from_equinox
+    from fedprox.adapters.scipy import scipy_solver
+"""

@@ -1,0 +1,44 @@
+"""Models from Equinox, used as they are.
+
+The arrays of real numbers in a module are its parameters, everything else is fixed. A module works on one example; it
+is mapped over batches, in inference mode, so without dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+
+from fedprox.adapters.outputs import Loss, Predict, cross_entropy, label, model_of
+from fedprox.models import Model
+from fedprox.trees import Tree
+
+__all__ = ["from_equinox"]
+
+
+def from_equinox(
+    make: Callable[[jax.Array], eqx.Module], *, loss: Loss = cross_entropy, predict: Predict | None = label
+) -> Model:
+    """Return an Equinox module as a model.
+
+    Args:
+      make: `make(key)` creates the module.
+      loss: `loss(outputs, y)`, one number per example.
+      predict: `predict(outputs)`, one label per example; None for a regression.
+
+    >>> model = from_equinox(lambda key: eqx.nn.Linear(2, 3, key=key))
+    >>> model.init(jax.random.key(0)).weight.shape
+    (3, 2)
+    """
+    module = eqx.nn.inference_mode(make(jax.random.key(0)))
+    _, fixed = eqx.partition(module, eqx.is_inexact_array)
+
+    def init(key: jax.Array) -> Tree:
+        return eqx.filter(eqx.nn.inference_mode(make(key)), eqx.is_inexact_array)
+
+    def outputs(params: Tree, x: jax.Array) -> jax.Array:
+        return jax.vmap(eqx.combine(params, fixed))(x)
+
+    return model_of(type(module).__name__, init, outputs, loss, predict)

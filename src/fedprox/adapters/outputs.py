@@ -1,0 +1,49 @@
+"""A model from a function that gives outputs: what all JAX libraries have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedprox.models import Model
+from fedprox.trees import Tree
+
+__all__ = ["Loss", "Predict", "cross_entropy", "label", "model_of"]
+
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
+"""`loss(outputs, y) -> losses`, one per example."""
+Predict = Callable[[jax.Array], jax.Array]
+"""`predict(outputs) -> labels`, one per example."""
+
+
+def cross_entropy(outputs: jax.Array, y: jax.Array) -> jax.Array:
+    """Return -log of the probability of each label, given scores (examples, classes).
+
+    >>> [loss] = cross_entropy(jnp.zeros((1, 4)), jnp.array([2])).tolist()
+    >>> round(loss, 4)  # log 4
+    1.3863
+    """
+    return jax.nn.logsumexp(outputs, axis=1) - jnp.take_along_axis(outputs, y[:, None], axis=1)[:, 0]
+
+
+def label(outputs: jax.Array) -> jax.Array:
+    """Return the label with the largest score."""
+    return jnp.argmax(outputs, axis=1)
+
+
+def model_of(
+    name: str,
+    init: Callable[[jax.Array], Tree],
+    outputs: Callable[[Tree, jax.Array], jax.Array],
+    loss: Loss,
+    predict: Predict | None,
+) -> Model:
+    """Return a model whose loss and predictions follow from its outputs."""
+    return Model(
+        name,
+        init,
+        lambda params, x, y: loss(outputs(params, x), y),
+        None if predict is None else lambda params, x: predict(outputs(params, x)),
+    )

@@ -1,0 +1,80 @@
+"""The one loop of all solvers that go down h_k over the whole of a device's data.
+
+From w^t on: ask a rule for a direction, search along it, let the rule learn from the step, until the iterate is
+gamma-inexact, the gradient is zero, no better point is found or the budget does not pay for another trial. What a
+rule costs and what a search costs is counted by the oracle.
+
+A budget that pays for a single gradient is spent on one plain step, w^t - learning_rate * grad h_k(w^t).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from fedprox.solvers.line_search import search
+from fedprox.solvers.oracle import Oracle, Point, Vector
+from fedprox.solvers.solver import LocalProblem
+from fedprox.trees import Tree
+
+__all__ = ["Descent", "Rule", "Step"]
+
+
+class Step(NamedTuple):
+    """Where to search: along `direction`, trying `first` times it first."""
+
+    direction: Vector
+    first: float = 1.0
+
+
+class Rule(Protocol):
+    """Chooses the directions of one local solve."""
+
+    def step(self, point: Point) -> Step:
+        """Return where to search from a point."""
+
+    def learn(self, before: Point, after: Point) -> None:
+        """See what came of a step."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A solver defined by its rule for directions.
+
+    Attributes:
+      name: what it is called in configs and records.
+      rule: `rule(oracle, learning_rate) -> Rule` at the start of every local solve.
+      curvature: the second condition of the line search, or None for the first alone.
+      uses_curvature: whether the rule asks for products with the Hessian.
+    """
+
+    name: str
+    rule: Callable[[Oracle, float], Rule]
+    curvature: float | None = None
+    uses_curvature: bool = False
+    is_sgd: bool = False
+
+    def solve(self, local: LocalProblem) -> tuple[Tree, int]:
+        """Go down as far as budget and gamma say."""
+        oracle = Oracle(local)
+        if not oracle.affords(2):  # also how an engine has everything compiled before the first round
+            oracle.compile(self.uses_curvature)
+        if not oracle.affords(1):
+            return local.problem.anchor, 0
+        point = start = oracle.point(oracle.anchor)
+        rule = self.rule(oracle, local.learning_rate)
+
+        def is_open(point: Point) -> bool:
+            return point.norm > local.gamma * start.norm
+
+        while is_open(point) and oracle.affords(1):
+            step = rule.step(point)
+            found = search(oracle, point, step.direction, step.first, self.curvature)
+            if found is None or (found.value >= point.value and found.norm >= point.norm):  # rounding is reached
+                break
+            rule.learn(point, found)
+            point = found
+        if point is start and not oracle.affords(1) and oracle.spent == local.steps_per_epoch and is_open(point):
+            return oracle.tree(start.at - local.learning_rate * start.gradient), oracle.spent
+        return (local.problem.anchor if point is start else oracle.tree(point.at)), oracle.spent

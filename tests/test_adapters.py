@@ -1,0 +1,387 @@
+"""Models and solvers of other libraries take part in the same rounds, budgets, measures and records."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from flax import nnx
+from torch import nn
+
+import fedprox
+from fedprox import solvers
+from fedprox.adapters.equinox import from_equinox
+from fedprox.adapters.flax import from_linen, from_nnx
+from fedprox.adapters.scipy import scipy_solver
+from fedprox.adapters.torch import from_torch
+from fedprox.errors import ConfigError, RunError
+from fedprox.models import Model, linear_regression, mlp, softmax_regression
+from fedprox.population import Population
+from fedprox.resident import Resident, resident
+from fedprox.solvers import LocalProblem
+from fedprox.subproblem import Subproblem
+from fedprox.trees import to_numpy
+
+FEATURES, CLASSES = 5, 3
+
+
+def population(seed: int = 0) -> Population:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(120, FEATURES)).astype(np.float32)
+    y = np.argmax(x @ rng.normal(size=(FEATURES, CLASSES)), axis=1)
+    return Population.from_arrays(x, y, np.arange(120) % 4)
+
+
+def settings(**solver: Any) -> dict[str, Any]:
+    return {
+        "rounds": 2,
+        "devices": {"per_round": 3, "stragglers": 0.4},
+        "method": {"mu": 0.5},
+        "solver": {"epochs": 3, "learning_rate": 0.1, "batch_size": 8, **solver},
+        "measure": {"gamma": True},
+    }
+
+
+def local_problem(model: Model, **changes: Any) -> LocalProblem:
+    samples = population().train
+    anchor = resident(model.init(jax.random.key(0)))
+    linear = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.01), anchor)
+    fields = {"device": 1, "round": 2, "seed": 3, "budget": 11, "batch_size": 8, "learning_rate": 0.1} | changes
+    return LocalProblem(
+        model, Subproblem(anchor, resident(np.float32(0.5)), linear), samples, Resident.of(samples), **fields
+    )
+
+
+def softmax_in_torch() -> nn.Module:
+    module = nn.Linear(FEATURES, CLASSES)
+    nn.init.zeros_(module.weight)
+    nn.init.zeros_(module.bias)
+    return module
+
+
+def assert_close(first: Any, second: Any, atol: float = 1e-5) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=atol), first, second)
+
+
+OURS = softmax_regression(FEATURES, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (torch.optim.SGD, solvers.sgd()),
+        (partial(torch.optim.SGD, momentum=0.9, nesterov=True), solvers.sgd(0.9, nesterov=True)),
+        (partial(torch.optim.SGD, momentum=0.9, weight_decay=0.01), solvers.sgd(0.9, weight_decay=0.01)),
+        (torch.optim.Adam, solvers.adam()),
+    ],
+)
+@pytest.mark.parametrize("batch_size", [8, 0])
+def test_torch_steps_equal_ours(theirs: Any, ours: Any, batch_size: int) -> None:
+    model, solver = from_torch(softmax_in_torch(), optimiser=theirs)
+    found, steps = solver.solve(local_problem(model, batch_size=batch_size))
+    expected, _ = ours.solve(local_problem(OURS, batch_size=batch_size))
+    assert steps == 11
+    assert_close(found, to_numpy(expected))
+
+
+def test_a_torch_model_has_our_losses_labels_gradients_and_curvature() -> None:
+    model, _ = from_torch(softmax_in_torch())
+    rng = np.random.default_rng(0)
+    params = {"bias": rng.normal(size=CLASSES), "weight": rng.normal(size=(CLASSES, FEATURES))}
+    params = jax.tree.map(lambda leaf: leaf.astype(np.float32), params)
+    x, y = (each[:7] for each in (population().train.x, population().train.y))
+    weights = np.linspace(0.0, 1.0, 7, dtype=np.float32)
+    assert model.predict is not None
+    assert model.gradient is not None
+    assert_close(jax.jit(model.loss)(params, x, y), OURS.loss(params, x, y))
+    assert_close(jax.jit(model.predict)(params, x), OURS.predict(params, x))  # type: ignore[misc]
+    along = jax.tree.map(np.ones_like, params)
+    theirs, ours = (
+        jax.jvp(partial(each.gradient, x=x, y=y, weights=weights), (params,), (along,)) for each in (model, OURS)
+    )
+    assert_close(theirs, ours)
+
+
+def test_a_torch_run_equals_ours_in_every_record() -> None:
+    model, solver = from_torch(softmax_in_torch())
+    theirs = fedprox.train(settings(), population=population(), model=model, solver=solver)
+    ours = fedprox.train(settings(), population=population(), model=OURS)
+    for mine, other in zip(ours.history, theirs.history, strict=True):
+        for name in ("train_loss", "train_accuracy", "test_accuracy", "gradient_variance", "dissimilarity"):
+            assert other[name] == pytest.approx(mine[name], abs=1e-4)
+    assert theirs.history[2]["gamma_mean"] == pytest.approx(ours.history[2]["gamma_mean"], abs=1e-3)
+    assert [row["steps"] for row in theirs.devices] == [row["steps"] for row in ours.devices]
+    assert_close(theirs.params, ours.params)
+
+
+def test_any_solver_of_ours_trains_a_torch_model() -> None:
+    model, _ = from_torch(softmax_in_torch())
+    for solver in (solvers.sgd(), solvers.lbfgs(), solvers.newton_cg(), scipy_solver()):
+        found, _ = solver.solve(local_problem(model, budget=40))
+        expected, _ = solver.solve(local_problem(OURS, budget=40))
+        assert_close(found, expected, atol=1e-3)
+
+
+def test_torch_workers_agree_to_the_bit_also_with_dropout() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, CLASSES))
+    results = []
+    for workers in (1, 4):
+        model, solver = from_torch(module, optimiser=torch.optim.Adam)
+        config = settings(learning_rate=0.01) | {"engine": {"workers": workers}}
+        torch.manual_seed(workers)  # what the caller draws has no part in it
+        results.append(fedprox.train(config, population=population(), model=model, solver=solver).params)
+    jax.tree.map(np.testing.assert_array_equal, *results)
+
+
+def test_a_torch_model_file_loads_back(tmp_path: Any) -> None:
+    module = nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES))
+    module[0].bias.requires_grad_(False)
+    before = module[0].bias.clone()
+    model, solver = from_torch(module)
+    result = fedprox.train(settings(), population=population(), model=model, solver=solver, out=tmp_path / "run")
+    module.load_state_dict(safetensors.torch.load_file(tmp_path / "run" / "model.safetensors"))
+    np.testing.assert_array_equal(module[2].weight.detach().numpy(), result.params["2.weight"])
+    np.testing.assert_allclose(module[0].bias, before, rtol=1e-6)  # frozen, so only averaged with itself
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_torch_lbfgs_stops_within_its_budget(search: str | None) -> None:
+    optimiser = partial(torch.optim.LBFGS, line_search_fn=search)
+    model, solver = from_torch(softmax_in_torch(), optimiser=optimiser)
+    local = local_problem(model, budget=7, batch_size=0)
+    found, steps = solver.solve(local)
+    assert steps == 7
+    value = solvers.LocalView({}, 0.0, None, 0.0, 0.1, 1, local).value_and_gradient
+    assert value(found)[0] < value(to_numpy(local.problem.anchor))[0]
+
+
+def test_torch_stops_at_gamma_and_without_budget() -> None:
+    model, solver = from_torch(softmax_in_torch())
+    local = local_problem(model, gamma=0.5, budget=500)
+    found, steps = solver.solve(local)
+    ours, our_steps = solvers.sgd().solve(local_problem(OURS, gamma=0.5, budget=500))
+    assert steps == our_steps < 500
+    assert_close(found, to_numpy(ours))
+    assert solver.solve(local_problem(model, budget=0))[1] == 0
+
+
+def test_torch_refuses_running_statistics() -> None:
+    with pytest.raises(ConfigError, match="layer '1' has running statistics"):
+        from_torch(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+
+
+@pytest.mark.parametrize("method", ["L-BFGS-B", "Newton-CG", "CG", "Nelder-Mead"])
+def test_scipy_minimises_h_within_its_budget(method: str) -> None:
+    local = local_problem(OURS, budget=400)
+    view = solvers.LocalView({}, 0.0, None, 0.0, 0.1, 1, local)
+    before = view.value_and_gradient(to_numpy(local.problem.anchor))[0]
+    for budget in (400, 4 * local.steps_per_epoch + 1, local.steps_per_epoch - 1):
+        found, steps = scipy_solver(method).solve(local_problem(OURS, budget=budget))
+        assert steps <= budget
+        assert steps % local.steps_per_epoch == 0
+        if budget == 400:
+            assert view.value_and_gradient(found)[0] < before - 0.001
+    assert steps == 0
+
+
+def test_scipy_stops_at_gamma() -> None:
+    local = local_problem(OURS, budget=4000, gamma=0.1)
+    view = solvers.LocalView({}, 0.0, None, 0.0, 0.1, 1, local)
+    found, steps = scipy_solver().solve(local)
+    norms = [
+        np.sqrt(sum(np.vdot(leaf, leaf) for leaf in jax.tree.leaves(view.value_and_gradient(at)[1])))
+        for at in (found, local.problem.anchor)
+    ]
+    assert norms[0] <= 0.1 * norms[1]
+    assert steps < 400
+
+
+class LinenMLP(flax.linen.Module):
+    @flax.linen.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        hidden = flax.linen.relu(flax.linen.Dense(4)(x))
+        return flax.linen.Dense(CLASSES)(hidden)
+
+
+class NNXMLP(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.hidden = nnx.Linear(FEATURES, 4, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.output = nnx.Linear(4, CLASSES, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.output(self.dropout(nnx.relu(self.hidden(x))))
+
+
+def equinox_mlp(key: jax.Array) -> eqx.Module:
+    return eqx.nn.MLP(FEATURES, CLASSES, 4, 1, key=key)
+
+
+OTHERS = {
+    "linen": (
+        lambda: from_linen(LinenMLP(), np.zeros((1, FEATURES))),
+        lambda p: (p["Dense_0"]["kernel"], p["Dense_0"]["bias"], p["Dense_1"]["kernel"], p["Dense_1"]["bias"]),
+    ),
+    "nnx": (
+        lambda: from_nnx(NNXMLP),
+        lambda p: (p["hidden"]["kernel"], p["hidden"]["bias"], p["output"]["kernel"], p["output"]["bias"]),
+    ),
+    "equinox": (
+        lambda: from_equinox(equinox_mlp),
+        lambda p: (p.layers[0].weight.T, p.layers[0].bias, p.layers[1].weight.T, p.layers[1].bias),
+    ),
+}
+
+
+@pytest.mark.parametrize("library", OTHERS)
+def test_models_of_other_libraries_are_used_as_they_are(library: str, tmp_path: Any) -> None:
+    make, weights_of = OTHERS[library]
+    theirs = make()
+    start = theirs.init(jax.random.key(5))
+    hidden, bias, output, last = weights_of(start)
+    same = {"hidden": {"bias": bias, "weight": hidden}, "output": {"bias": last, "weight": output}}
+    ours = mlp(FEATURES, CLASSES, hidden=4)
+    x, y = population().test.x, population().test.y
+    assert_close(theirs.loss(start, x, y), ours.loss(same, x, y))
+    assert theirs.predict is not None
+    assert_close(theirs.predict(start, x), ours.predict(same, x))  # type: ignore[misc]
+    config = settings() | {"checkpoint": {"every": 1}}
+    result = fedprox.train(config, population=population(), model=theirs, out=tmp_path / "run")
+    assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+    more = {**config, "rounds": 3}
+    again = fedprox.train(more, population=population(), model=theirs, out=tmp_path / "run", resume=True)
+    assert len(again.history) == 4
+    assert again.history[2]["train_loss"] == result.history[2]["train_loss"]
+    assert jax.tree.structure(again.params) == jax.tree.structure(start)
+
+
+def test_flax_refuses_batch_statistics() -> None:
+    with pytest.raises(ConfigError, match="must keep all its state in parameters; got batch_stats too"):
+        from_linen(flax.linen.BatchNorm(use_running_average=True), np.zeros((1, 3))).init(jax.random.key(0))
+    with pytest.raises(ConfigError, match="must keep all its state in parameters"):
+        from_nnx(lambda rngs: nnx.BatchNorm(3, rngs=rngs))
+
+
+def gradient_steps(params: Any, x: Any, y: Any, subproblem: Any, budget: int, key: int) -> tuple[Any, int]:
+    """SGD on softmax regression, in NumPy, as a user might write it."""
+    for rows in subproblem.minibatches():
+        scores = x[rows] @ params["weight"].T + params["bias"]
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        residual = (powers / powers.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y[rows]]) / len(rows)
+        gradient = {"bias": residual.sum(axis=0), "weight": residual.T @ x[rows]}
+        for name in params:
+            proximal = subproblem.mu * (params[name] - subproblem.anchor[name])
+            linear = 0.0 if subproblem.linear is None else subproblem.linear[name]
+            params[name] = params[name] - subproblem.learning_rate * (gradient[name] + proximal + linear)
+    return params, budget
+
+
+def test_an_opaque_solver_takes_part_in_the_same_run() -> None:
+    own = solvers.opaque(gradient_steps)
+    assert own.name == "gradient_steps"
+    opaque = fedprox.train(settings(), population=population(), model=OURS, solver=own)
+    ours = fedprox.train(settings(), population=population(), model=OURS)
+    assert_close(opaque.params, ours.params)
+    assert opaque.devices.column("steps") == ours.devices.column("steps")
+
+
+def test_an_opaque_solver_is_seeded_for_round_and_device() -> None:
+    seen: dict[tuple[int, int, int], int] = {}
+
+    def note(params: Any, x: Any, y: Any, subproblem: Any, budget: int, key: int) -> tuple[Any, int]:
+        local = subproblem.local
+        seen[(local.seed, local.round, local.device)] = key
+        return params, 0
+
+    for seed, round, device in ((0, 1, 0), (0, 1, 1), (0, 2, 0), (1, 1, 0)):
+        solvers.opaque(note).solve(local_problem(OURS, seed=seed, round=round, device=device))
+        again = dict(seen)
+        solvers.opaque(note).solve(local_problem(OURS, seed=seed, round=round, device=device, budget=1))
+        assert seen == again
+    assert len(set(seen.values())) == 4
+    for key in seen.values():
+        np.random.default_rng(key)
+        torch.Generator().manual_seed(key)
+        jax.random.key(key)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (lambda params, budget: (params, budget + 1), "must take between 0 and 11 steps, its budget; got 12"),
+        (lambda params, budget: (params, -1), "must take between 0 and 11 steps, its budget; got -1"),
+        (lambda params, budget: (params, 1.5), "must take between 0 and 11 steps, its budget; got 1.5"),
+        (lambda params, budget: params, r"must return \(params, steps\); got dict"),
+        (lambda params, budget: ({"bias": params["bias"]}, 1), r"'weight': \(3, 5\)\); got none"),
+        (lambda params, budget: ({**params, "bias": np.zeros(2)}, 1), r"'bias': \(3,\)\); got \(2,\)"),
+    ],
+)
+def test_what_an_opaque_solver_returns_is_checked(answer: Any, sentence: str) -> None:
+    solver = solvers.opaque(lambda params, x, y, subproblem, budget, key: answer(params, budget), name="mine")
+    with pytest.raises(RunError, match="solver mine on device 1 in round 2 " + ".*" + sentence):
+        solver.solve(local_problem(OURS))
+
+
+def test_numbers_that_are_not_finite_are_recorded() -> None:
+    def blow_up(params: Any, *_: Any) -> tuple[Any, int]:
+        return {name: np.full_like(leaf, np.nan) for name, leaf in params.items()}, 1
+
+    result = fedprox.train(settings(), population=population(), model=OURS, solver=solvers.opaque(blow_up))
+    assert result.summary["not_finite_since"] == 1
+    assert result.history[1]["train_loss"] is None
+
+
+def test_solvers_may_differ_per_device() -> None:
+    used: set[int] = set()
+
+    def note(params: Any, x: Any, y: Any, subproblem: Any, budget: int, key: int) -> tuple[Any, int]:
+        used.add(subproblem.local.device)
+        return params, 0
+
+    stay = solvers.opaque(note)
+    config = settings() | {"devices": {"per_round": 4}, "rounds": 1}
+    mapping = {0: stay, 1: solvers.sgd(), 2: solvers.lbfgs(), 3: solvers.adam()}
+    from_mapping = fedprox.train(config, population=population(), model=OURS, solver=mapping)
+    from_function = fedprox.train(config, population=population(), model=OURS, solver=lambda device: mapping[device])
+    steps = dict(zip(from_mapping.devices[0]["device"], from_mapping.devices[0]["steps"], strict=True))
+    budgets = dict(zip(from_mapping.devices[0]["device"], from_mapping.devices[0]["budget"], strict=True))
+    assert used == {0}
+    assert steps[0] == 0
+    assert (steps[1], steps[3]) == (budgets[1], budgets[3])
+    assert 0 < steps[2] <= budgets[2]
+    jax.tree.map(np.testing.assert_array_equal, from_mapping.params, from_function.params)
+
+
+def test_a_mapping_must_know_every_device() -> None:
+    config = settings() | {"devices": {"per_round": 4}}
+    with pytest.raises(ConfigError, match=r"`solver` must have an entry for every device; device [123] has none"):
+        fedprox.train(config, population=population(), model=OURS, solver={0: solvers.sgd()})
+
+
+@pytest.mark.parametrize("name", ["adam", "optax", "gradient_descent", "lbfgs", "newton_cg", "svrg"])
+def test_every_named_solver_runs_from_a_config(name: str) -> None:
+    config = settings(name=name, options={"name": "adamw"} if name == "optax" else {}, learning_rate=0.03)
+    result = fedprox.train(config, population=population(), model=OURS)
+    losses = result.history.column("train_loss")
+    assert losses[2] < losses[1] < losses[0]
+    for row in result.devices:
+        assert all(steps <= budget for steps, budget in zip(row["steps"], row["budget"], strict=True))
+
+
+def test_closed_form_rounds_solve_a_shared_least_squares_problem() -> None:
+    rng = np.random.default_rng(4)
+    x, truth = rng.normal(size=(80, 3)), np.array([1.0, -2.0, 0.5])
+    shared = Population.from_arrays(x, (x @ truth + 0.7).astype(np.float32), np.arange(80) % 4)
+    config = settings(name="closed_form") | {"rounds": 30, "devices": {"per_round": 4}}
+    result = fedprox.train(config, population=shared, model=linear_regression(3))
+    np.testing.assert_allclose(result.params["weight"], truth, atol=1e-3)
+    assert result.history[-1]["train_accuracy"] is None
