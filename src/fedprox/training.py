@@ -361,10 +361,14 @@ def _signals(plan: RoundPlan, answer: RoundAnswer, before: Tree, after: Tree) ->
 
 
 def _stopped_by(plan: RoundPlan, answer: RoundAnswer) -> list[str | None]:
-    """Say for each device whether its budget or the target gamma ended its work; None for one not asked."""
+    """Say for each device whether its budget or the target gamma ended its work; None for one not asked.
+
+    gamma is checked where another epoch, or another gradient over all samples, would still have fitted.
+    """
+    per_epoch = plan.work.budget / plan.work.epochs
     return [
-        None if not kept else "budget" if steps >= budget else "gamma"
-        for kept, steps, budget in zip(plan.kept, answer.steps, plan.work.budget, strict=True)
+        None if not kept else "gamma" if budget - steps >= epoch else "budget"
+        for kept, steps, budget, epoch in zip(plan.kept, answer.steps, plan.work.budget, per_epoch, strict=True)
     ]
 
 

@@ -7,3 +7,5 @@ Each adapter imports its library when it is imported itself, so that none is nee
     from fedprox.adapters.equinox import from_equinox
     from fedprox.adapters.scipy import scipy_solver
 """
+
+__all__: list[str] = []
