@@ -18,27 +18,41 @@
     const ink = isDark ? "#e8eaed" : "#1c2024";
     const line = isDark ? "#343a40" : "#dfe3e8";
     const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
-    return { ink, axis, hover: isDark ? "#2a3036" : "#ffffff" };
+    return { ink, line, axis, hover: isDark ? "#2a3036" : "#ffffff" };
   }
 
   function layout(extra, light) {
-    const { ink, axis, hover } = colours(light);
+    const { ink, line, axis, hover } = colours(light);
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: ink, family: "system-ui, sans-serif", size: 12 },
-      margin: { l: 48, r: 12, t: 8, b: 40 },
+      margin: { l: 48, r: 12, t: 30, b: 40 },
       hoverlabel: { bgcolor: hover, font: { color: ink } },
-      legend: { orientation: "h", y: -0.2, yanchor: "top" },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: line, activecolor: ink },
+      uirevision: "kept",  // hidden curves and zoom survive a change of colours
+      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
       ...extra,
-      xaxis: { ...axis, ...extra.xaxis }, yaxis: { ...axis, ...extra.yaxis },
+      xaxis: { ...axis, ...extra.xaxis, title: { standoff: 6, ...extra.xaxis.title } },
+      yaxis: { ...axis, ...extra.yaxis },
     };
   }
 
-  const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
-  const drawn = [];  // every picture, as a function that draws it again
+  const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "sendChartToCloud"] };
+  const drawn = [];  // every picture, as a function that draws it again: draw(printing)
+
+  // On paper a picture gets the size of its card on an A4 page, which is not yet known while the screen's applies.
+  function size(element, printing) {
+    if (!printing) return { autosize: true };
+    return { autosize: false, height: 260, width: element.closest(".wide") ? 670 : 322 };
+  }
+
+  function show(element, figure, printing) {
+    const extra = { ...figure.layout, ...size(element, printing) };
+    return Plotly.react(element, figure.data, layout(extra, printing), { ...settings, responsive: !printing });
+  }
 
   function draw(element, figure) {
-    const again = (light) => Plotly.react(element, figure.data, layout(figure.layout, light), settings);
+    const again = (printing) => show(element, figure(printing), printing);
     drawn.push(again);
     return again(false);
   }
@@ -72,20 +86,19 @@
     return;
   }
   for (const figure of data.figures)
-    await draw(document.getElementById("plot-" + figure.name), figure);
+    await draw(document.getElementById("plot-" + figure.name), () => figure);
 
   const picture = document.getElementById("plot-participation");
   if (picture) {
     const choice = document.getElementById("choose-run");
-    const show = (light) => {
-      const figure = participation(data.participation[Number(choice.value)], light);
-      return Plotly.react(picture, figure.data, layout(figure.layout, light), settings);
-    };
-    choice.addEventListener("change", () => show(false));
-    drawn.push(show);
-    await show(false);
+    const chosen = (printing) => participation(data.participation[Number(choice.value)], printing);
+    choice.addEventListener("change", () => show(picture, chosen(false), false));
+    await draw(picture, chosen);
   }
-  const all = (light) => drawn.forEach((again) => again(light));
+  const all = (printing) => {
+    for (const part of document.querySelectorAll("details")) part.open = printing || part.open;
+    drawn.forEach((again) => again(printing));
+  };
   dark.addEventListener("change", () => all(false));
   addEventListener("beforeprint", () => all(true));
   addEventListener("afterprint", () => all(false));
