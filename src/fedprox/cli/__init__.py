@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fedprox.cli import compare, report, run
+from fedprox.cli import compare, report, run, sweep, tune
 from fedprox.cli.app import app
 
-__all__ = ["app", "compare", "main", "report", "run"]
+__all__ = ["app", "compare", "main", "report", "run", "sweep", "tune"]
 
 
 def main() -> None:
