@@ -136,8 +136,8 @@ def test_a_click_in_the_legend_hides_the_curve_and_its_band(browser: Browser, pa
     before = browser.run(visible)
     assert before == 4  # two curves, each with its band
     entry = browser.run(
-        "(() => { const e = document.querySelector('#plot-train_loss .legendtoggle'); e.scrollIntoView({block: 'center'});"
-        "const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+        "(() => { const e = document.querySelector('#plot-train_loss .legendtoggle');"
+        "e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
     )
     browser.click(*entry)
     wait_for(lambda: browser.run(visible) == before - 2)
@@ -149,20 +149,23 @@ def test_the_choice_of_a_run_changes_the_picture_of_participation(browser: Brows
     symbols = "document.getElementById('plot-participation').data.map(trace => trace.name)"
     assert "dropped" in browser.run(symbols)  # FedAvg first
     browser.run(
-        "(() => { const c = document.getElementById('choose-run'); c.value = '2'; c.dispatchEvent(new Event('change')); })()"
+        "(() => { const c = document.getElementById('choose-run'); c.value = '2';"
+        "c.dispatchEvent(new Event('change')); })()"
     )
     assert browser.run(symbols) == ["all of its work", "straggler, partial work kept"]
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
-def test_fits_the_screen_in_light_and_dark(browser: Browser, page: Path, tmp_path: Path, width: int, scheme: str) -> None:
+def test_fits_the_screen_in_light_and_dark(
+    browser: Browser, page: Path, tmp_path: Path, width: int, scheme: str
+) -> None:
     browser.look(width=width, height=900, scheme=scheme)
     browser.open(page)
     assert browser.run("document.documentElement.scrollWidth") <= width
     ink, paper = browser.run("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
     title = browser.run("document.querySelector('#plot-train_loss .xtitle').style.fill")
     assert title == ink
-    assert ("rgb(255, 255, 255)" == paper) == (scheme == "light")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
     folder = Path(os.environ.get("FEDPROX_SCREENSHOTS", tmp_path))
     browser.screenshot(folder / f"report-{width}-{scheme}.png")
     assert (folder / f"report-{width}-{scheme}.png").stat().st_size > 20_000
@@ -172,6 +175,7 @@ def test_prints_on_paper(browser: Browser, page: Path, tmp_path: Path) -> None:
     browser.look(width=1280, height=900, scheme="dark")
     browser.open(page)
     printed = base64.b64decode(browser.send("Page.printToPDF", printBackground=False)["data"])
-    assert printed.startswith(b"%PDF") and len(printed) > 20_000
+    assert printed.startswith(b"%PDF")
+    assert len(printed) > 20_000
     folder = Path(os.environ.get("FEDPROX_SCREENSHOTS", tmp_path))
     (folder / "report.pdf").write_bytes(printed)

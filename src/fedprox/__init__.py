@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fedprox.history import History as History
     from fedprox.models import Model as Model
     from fedprox.population import Population as Population
+    from fedprox.saved import SavedRun as SavedRun
+    from fedprox.saved import load_run as load_run
     from fedprox.training import Progress as Progress
     from fedprox.training import Result as Result
     from fedprox.training import train as train
@@ -31,6 +33,8 @@ _HOME = {
     "Population": "fedprox.population",
     "Progress": "fedprox.training",
     "Result": "fedprox.training",
+    "SavedRun": "fedprox.saved",
+    "load_run": "fedprox.saved",
     "train": "fedprox.training",
 }
 

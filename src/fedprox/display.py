@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-__all__ = ["RunBars", "comparison_table", "summary_lines"]
+__all__ = ["RunBars", "comparison_table", "number", "percent", "summary_lines"]
 
 
 class RunBars:
@@ -43,7 +43,7 @@ class RunBars:
             self._tasks[name] = self._progress.add_task(name, total=rounds, values="")
         update: dict[str, Any] = {"completed": round}
         if metrics is not None:
-            update["values"] = f"loss {_number(metrics['train_loss'], '.4f')}  acc {_percent(metrics['test_accuracy'])}"
+            update["values"] = f"loss {number(metrics['train_loss'], '.4f')}  acc {percent(metrics['test_accuracy'])}"
         self._progress.update(self._tasks[name], **update)
 
 
@@ -56,9 +56,9 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         table.add_row(
             row["method"],
-            _number(row["train_loss"], ".4f") + _deviation(row["train_loss_deviation"], ".4f", 1),
-            _percent(row["train_accuracy"]) + _deviation(row["train_accuracy_deviation"], ".1f", 100),
-            _percent(row["test_accuracy"]) + _deviation(row["test_accuracy_deviation"], ".1f", 100),
+            number(row["train_loss"], ".4f") + _deviation(row["train_loss_deviation"], ".4f", 1),
+            percent(row["train_accuracy"]) + _deviation(row["train_accuracy_deviation"], ".1f", 100),
+            percent(row["test_accuracy"]) + _deviation(row["test_accuracy_deviation"], ".1f", 100),
             f"{row['diverged']} of {row['seeds']}" if row["diverged"] else "no",
         )
     return table
@@ -69,8 +69,8 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     result = summary["result"]
     lines = [
         f"{summary['ended']} after {summary['rounds']} rounds, {summary['seconds']:.1f} s: "
-        f"train loss {_number(result['train_loss'], '.4f')}, train accuracy {_percent(result['train_accuracy'])}, "
-        f"test accuracy {_percent(result['test_accuracy'])}"
+        f"train loss {number(result['train_loss'], '.4f')}, train accuracy {percent(result['train_accuracy'])}, "
+        f"test accuracy {percent(result['test_accuracy'])}"
     ]
     if summary["diverged_round"] is not None:
         lines.append(f"diverged at round {summary['diverged_round']}")
@@ -81,11 +81,13 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
+    """Return a number as text, a dash where there is none."""
     return "-" if value is None else format(value, form)
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """Return a share as text, a dash where there is none."""
     return "-" if value is None else f"{100 * value:.1f}%"
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from fedprox.errors import RunFolderError
 from fedprox.files import json_line, read_tensors, write_atomically, write_tensors
 from fedprox.history import History
 
-__all__ = ["Checkpoint", "RunFolder", "check_continues", "is_measured", "read_history", "read_summary"]
+__all__ = ["Checkpoint", "RunFolder", "check_continues", "is_measured", "is_running", "read_history", "read_summary"]
 
 _MAY_CHANGE = ("rounds", "engine", "checkpoint")  # on resume
 _BEGINNINGS = {"checkpoint", ".config.toml.new"}  # what a process leaves that dies before it has written a config
@@ -72,8 +73,8 @@ class RunFolder:
         if resume:
             self.checkpoint = _read_checkpoint(self.path)
         last = self.checkpoint.round if self.checkpoint else -1
-        _keep(self.path / "metrics.jsonl", lambda round: round <= last and is_measured(round, config))
-        _keep(self.path / "devices.jsonl", lambda round: round <= last)
+        _keep(self.path / "metrics.jsonl", lambda t: t <= last and is_measured(t, config))
+        _keep(self.path / "devices.jsonl", lambda t: t <= last)
         if self.checkpoint is not None:
             _check_complete(self.path, self.checkpoint.round)
         for name in ("metrics.jsonl", "devices.jsonl"):
@@ -143,6 +144,18 @@ def read_summary(path: str | Path) -> dict[str, Any] | None:
     return summary
 
 
+def is_running(path: str | Path) -> bool:
+    """Return whether a process is writing the run folder."""
+    try:
+        with (Path(path) / "checkpoint" / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def check_continues(path: Path, config: Config) -> None:
     """Refuse a config that cannot continue the run in `path`; a folder without a run is fine."""
     if not (path / "config.toml").exists():
@@ -185,12 +198,15 @@ def _check_usable(path: Path, config: Config, resume: bool) -> None:
 
 def _lock(path: Path) -> IO[bytes]:
     file = (path / "checkpoint" / "lock").open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise RunFolderError(f"{path} is being written by another process") from None
-    return file
+    for _ in range(5):  # someone may be asking `is_running` just now
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        else:
+            return file
+    file.close()
+    raise RunFolderError(f"{path} is being written by another process")
 
 
 def _different(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -237,5 +253,5 @@ def _check_complete(path: Path, last_round: int) -> None:
     recorded = {record["round"] for record, _ in _records(path / "devices.jsonl")}
     if missing := [round for round in range(1, last_round + 1) if round not in recorded]:
         raise RunFolderError(
-            f"{path}/devices.jsonl must hold every round up to its checkpoint ({last_round}); round {missing[0]} is missing"
+            f"{path}/devices.jsonl must hold every round up to its checkpoint, {last_round}; {missing[0]} is missing"
         )

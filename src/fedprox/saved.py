@@ -52,6 +52,11 @@ class SavedRun:
         file = self.path / "model.safetensors"
         return nested(read_tensors(file)[0]) if file.exists() else None
 
+    def _repr_html_(self) -> str:
+        from fedprox.notebook import run_html
+
+        return run_html(self.history, self.summary)
+
     @property
     def seed(self) -> int:
         """The seed of everything but the data."""

@@ -62,7 +62,9 @@ def axis(text: str) -> Axis:
     """
     key, equals, values = text.partition("=")
     if not equals or not key.strip() or not all(value.strip() for value in values.split(",")):
-        raise ConfigError(f"a grid must be given as section.key=value,value,... or section.key=first..last; got {text!r}")
+        raise ConfigError(
+            f"a grid must be given as section.key=value,value,... or section.key=first..last; got {text!r}"
+        )
     found: list[str] = []
     for value in map(str.strip, values.split(",")):
         ends = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", value)
@@ -108,9 +110,7 @@ def sweep(
     return run_grid(jobs, workers=workers, on_event=on_event)
 
 
-def run_grid(
-    jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event], None] = lambda event: None
-) -> Sweep:
+def run_grid(jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event], None] = lambda event: None) -> Sweep:
     """Run the jobs that are not complete yet."""
     todo = [job for job in jobs if not _is_complete(job)]
     ended = run_jobs(todo, workers=workers, on_event=on_event)

@@ -70,6 +70,11 @@ class Result:
     params: Tree
     summary: dict[str, Any]
 
+    def _repr_html_(self) -> str:
+        from fedprox.notebook import run_html
+
+        return run_html(self.history, self.summary)
+
 
 def train(
     config: Config | Mapping[str, Any] | str | Path,

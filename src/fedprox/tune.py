@@ -92,9 +92,17 @@ def tune(
 
     plain = _without_mu(settings, "fedavg")
     base = with_overrides(plain, ["solver.epochs=1", "devices.stragglers=0"])
-    rate = _choose("solver.learning_rate", rates, trials, (min(rates), max(rates)), lambda v: scores_of("rate", base, "solver.learning_rate", v))
+    rate = _choose(
+        "solver.learning_rate",
+        rates,
+        trials,
+        (min(rates), max(rates)),
+        lambda v: scores_of("rate", base, "solver.learning_rate", v),
+    )
     base = with_overrides(_without_mu(settings, "fedprox"), [f"solver.learning_rate={rate.value!r}"])
-    mu = _choose("method.mu", mus, trials, (min(mus) / 10, max(mus) * 10), lambda v: scores_of("mu", base, "method.mu", v))
+    mu = _choose(
+        "method.mu", mus, trials, (min(mus) / 10, max(mus) * 10), lambda v: scores_of("mu", base, "method.mu", v)
+    )
     config = Config.from_dict(with_overrides(base, [f"method.mu={mu.value!r}"]))
     (folder / "tuned.toml").write_text(config.to_toml(), encoding="utf-8")
     return Tuning(rate, mu, config)
@@ -131,11 +139,13 @@ def _suggested(
     except ImportError:
         raise FedProxError("`--trials` needs Optuna; install it with: pip install 'fedprox[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space: dict[str, optuna.distributions.BaseDistribution] = {
+        key: optuna.distributions.FloatDistribution(*limits, log=True)
+    }
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
-    distribution = {key: optuna.distributions.FloatDistribution(*limits, log=True)}
     scores: dict[float, float] = {}
     for begin in range(0, trials, _BATCH):
-        asked = [study.ask(distribution) for _ in range(min(_BATCH, trials - begin))]
+        asked = [study.ask(space) for _ in range(min(_BATCH, trials - begin))]
         values = [float(f"{trial.params[key]:.3g}") for trial in asked]
         scores |= scores_of(dict.fromkeys(values))
         for trial, value in zip(asked, values, strict=True):

@@ -32,8 +32,8 @@ def tune(
 ) -> None:
     """Choose the learning rate and mu as the paper does, and write the config.
 
-    First the learning rate on FedAvg with E = 1 and no stragglers, then mu from 0.001, 0.01, 0.1 and 1 for FedProx on the
-    config as it stands. Started again with the same folder it continues.
+    First the learning rate on FedAvg with E = 1 and no stragglers, then mu from 0.001, 0.01, 0.1 and 1 for FedProx on
+    the config as it stands. Started again with the same folder it continues.
 
     Example: fedprox tune synthetic-1-1 -s devices.stragglers=0.9 --out runs/tune && fedprox run runs/tune/tuned.toml
     """
@@ -62,7 +62,9 @@ def tune(
         )
     chosen = folder / "tuned.toml"
     if as_json:
-        scores = {choice.key: {str(v): score for v, score in choice.scores.items()} for choice in (result.rate, result.mu)}
+        scores = {
+            choice.key: {str(v): score for v, score in choice.scores.items()} for choice in (result.rate, result.mu)
+        }
         values = {choice.key: choice.value for choice in (result.rate, result.mu)}
         say_json({"out": str(chosen), "chosen": values, "scores": scores, "judged": _HOW})
         return

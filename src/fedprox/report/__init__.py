@@ -88,7 +88,9 @@ def _fairness_section(figure: Figure | None, groups: Sequence[Group]) -> str:
         for row in fairness_rows(groups)
     ]
     headings = ["method", "devices", "mean", "worst 10%", "variance"]
-    note = '<p class="note">Each device counts once here, whatever its size; the test accuracy above pools examples.</p>'
+    note = (
+        '<p class="note">Each device counts once here, whatever its size; the test accuracy above pools examples.</p>'
+    )
     return "<h2>Fairness: accuracy per device</h2>" + note + table(headings, rows) + "<br>" + _grid(_card(figure, True))
 
 

@@ -26,9 +26,9 @@ _CURVES = (
     ("train_accuracy", "Training accuracy", "accuracy"),
     ("dissimilarity", "Dissimilarity B(w)", "B"),
     ("gradient_variance", "Variance of the devices' gradients", "variance"),
-    ("gamma_mean", "Inexactness γ, mean over devices", "gamma"),
-    ("gamma_max", "Inexactness γ, largest", "gamma"),
-    ("mu", "Proximal coefficient μ", "mu"),
+    ("gamma_mean", "Inexactness gamma, mean over devices", "gamma"),
+    ("gamma_max", "Inexactness gamma, largest", "gamma"),
+    ("mu", "Proximal coefficient mu", "mu"),
 )
 
 
