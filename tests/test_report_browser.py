@@ -137,7 +137,8 @@ def test_a_click_in_the_legend_hides_the_curve_and_its_band(browser: Browser, pa
     assert before == 4  # two curves, each with its band
     entry = browser.run(
         "(() => { const e = document.querySelector('#plot-train_loss .legendtoggle');"
-        "e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+        "e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect();"
+        "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
     )
     browser.click(*entry)
     wait_for(lambda: browser.run(visible) == before - 2)

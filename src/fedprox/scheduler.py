@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -111,13 +112,21 @@ def _serve(line: _Line, running: list[subprocess.Popen[str]]) -> None:
         except queue.Empty:
             break
         if process is None or process.poll() is not None:
+            _end(process)
             process = _start(line, running)
         ended = _run(line, process, job) if process is not None else Ended(job, error="stopped before it began")
         with line.lock:
             line.ended[index] = ended
+    _end(process)
+
+
+def _end(process: subprocess.Popen[str] | None) -> None:
+    """Tell a process that no job is left, and wait until it has gone."""
     if process is not None:
-        _pipe(process.stdin).close()
+        with suppress(BrokenPipeError):
+            _pipe(process.stdin).close()
         process.wait()
+        _pipe(process.stdout).close()
 
 
 def _start(line: _Line, running: list[subprocess.Popen[str]]) -> subprocess.Popen[str] | None:
