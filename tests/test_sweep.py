@@ -36,19 +36,24 @@ def test_a_grid_is_checked_before_anything_runs(tmp_path: Path) -> None:
 
 
 def test_a_sweep_skips_what_is_finished_continues_what_is_not_and_ranks(tmp_path: Path) -> None:
-    first = sweep(SMALL, ["method.mu=0,100"], out=tmp_path)
+    rates = ["solver.learning_rate=0.00001,0.03"]
+    first = sweep(SMALL, rates, out=tmp_path)
     assert (len(first.done), first.skipped, first.failed) == (2, 0, [])
     table = first.table()
-    assert [row["method"] for row in table] == ["fedprox (mu=0)", "fedprox (mu=100)"]
+    assert [row["method"] for row in table] == [
+        "fedprox (mu=0, solver.learning_rate=0.03)",
+        "fedprox (mu=0, solver.learning_rate=1e-05)",
+    ]
     assert table[0]["test_accuracy"] > table[1]["test_accuracy"]
-    before = (tmp_path / "method.mu=0" / "metrics.jsonl").read_bytes()
-    (tmp_path / "method.mu=100" / "summary.json").unlink()  # as if it had been killed
-    again = sweep(SMALL, ["method.mu=0,100"], out=tmp_path)
+    finished = tmp_path / "solver.learning_rate=0.03" / "metrics.jsonl"
+    before = finished.read_bytes()
+    (tmp_path / "solver.learning_rate=0.00001" / "summary.json").unlink()  # as if it had been killed
+    again = sweep(SMALL, rates, out=tmp_path)
     assert again.skipped == 1
-    assert (tmp_path / "method.mu=0" / "metrics.jsonl").read_bytes() == before
+    assert finished.read_bytes() == before
     assert [row["train_loss"] for row in again.table()] == [row["train_loss"] for row in table]
     with pytest.raises(fedprox.FedProxError, match=r"must not change `solver.epochs`"):
-        sweep(SMALL | {"solver": {"epochs": 2}}, ["method.mu=0,100"], out=tmp_path)
+        sweep(SMALL | {"solver": {"epochs": 2}}, rates, out=tmp_path)
 
 
 def test_a_run_that_fails_does_not_stop_the_rest(tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fedprox.cli import compare, evaluate, export, report, run, sweep, tune, watch
+from fedprox.cli import compare, doctor, evaluate, export, report, run, sweep, tune, watch
 from fedprox.cli.app import app
 
-__all__ = ["app", "compare", "evaluate", "export", "main", "report", "run", "sweep", "tune", "watch"]
+__all__ = ["app", "compare", "doctor", "evaluate", "export", "main", "report", "run", "sweep", "tune", "watch"]
 
 
 def main() -> None:
