@@ -67,12 +67,11 @@ def test_wandb_offline_file_holds_the_metrics(tmp_path: Path) -> None:
         from wandb.proto.wandb_internal_pb2 import Record
     out = train(tmp_path, "wandb", 2)
     (file,) = out.glob("wandb/offline-run-*/*.wandb")
-    end = time.monotonic() + 30
-    while not (records := [Record.FromString(content) for content in log_records(file.read_bytes())])[-1].HasField(
-        "exit"
-    ):
+    end, records = time.monotonic() + 30, []
+    while not any(record.HasField("exit") for record in records):
         assert time.monotonic() < end  # wandb writes from a process of its own, which may be a little behind
         time.sleep(0.1)
+        records = [Record.FromString(content) for content in log_records(file.read_bytes())]
     losses = {}
     for record in records:
         items = {item.key or item.nested_key[0]: float(item.value_json) for item in record.history.item}
