@@ -16,9 +16,13 @@ __all__ = ["RunBars", "comparison_table", "number", "percent", "summary_lines"]
 
 
 class RunBars:
-    """Progress bars, one per run: round, loss, accuracy and time left."""
+    """Progress bars, one per run: round, loss, accuracy and time left.
 
-    def __init__(self, console: Console) -> None:
+    With `keep` false a bar goes when its run is done, so that hundreds of runs fit on a screen.
+    """
+
+    def __init__(self, console: Console, *, keep: bool = True) -> None:
+        self._keep = keep
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -41,7 +45,7 @@ class RunBars:
         """Move the bar of run `name`."""
         if name not in self._tasks:
             self._tasks[name] = self._progress.add_task(name, total=rounds, values="")
-        update: dict[str, Any] = {"completed": round}
+        update: dict[str, Any] = {"completed": round, "visible": self._keep or round < rounds}
         if metrics is not None:
             update["values"] = f"loss {number(metrics['train_loss'], '.4f')}  acc {percent(metrics['test_accuracy'])}"
         self._progress.update(self._tasks[name], **update)

@@ -90,8 +90,7 @@ def tune(
             for value, group in zip(candidates, runs, strict=True)
         }
 
-    plain = _without_mu(settings, "fedavg")
-    base = with_overrides(plain, ["solver.epochs=1", "devices.stragglers=0"])
+    base = _undisturbed(settings)
     rate = _choose(
         "solver.learning_rate",
         rates,
@@ -99,7 +98,7 @@ def tune(
         (min(rates), max(rates)),
         lambda v: scores_of("rate", base, "solver.learning_rate", v),
     )
-    base = with_overrides(_without_mu(settings, "fedprox"), [f"solver.learning_rate={rate.value!r}"])
+    base = with_overrides({**settings, "method": {"name": "fedprox"}}, [f"solver.learning_rate={rate.value!r}"])
     mu = _choose(
         "method.mu", mus, trials, (min(mus) / 10, max(mus) * 10), lambda v: scores_of("mu", base, "method.mu", v)
     )
@@ -153,10 +152,12 @@ def _suggested(
     return scores
 
 
-def _without_mu(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """Return the settings for another method, without the mu that was meant for theirs."""
-    kept = {key: value for key, value in settings.get("method", {}).items() if key not in ("name", "mu")}
-    return {**settings, "method": {**kept, "name": method}}
+def _undisturbed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with FedAvg, E = 1 and no systems heterogeneity: no stragglers, no clock, no failures."""
+    devices = {key: value for key, value in settings.get("devices", {}).items() if key not in ("stragglers", "failure")}
+    solver = {**settings.get("solver", {}), "epochs": 1}
+    rest = {key: value for key, value in settings.items() if key != "systems"}
+    return {**rest, "method": {"name": "fedavg"}, "devices": devices, "solver": solver}
 
 
 def _loss(score: float) -> str:

@@ -49,7 +49,7 @@ def sweep(
 
     settings = with_overrides(settings_of(config), set_)
     folder = out or Path("runs") / f"sweep-{Path(config).stem}"
-    with RunBars(error_console()) as bars:
+    with RunBars(error_console(), keep=False) as bars:
 
         def show(event: Event) -> None:
             bars.show(event.job.name, event.round, event.job.config.rounds, event.metrics)

@@ -45,7 +45,7 @@ def tune(
 
     settings = with_overrides(settings_of(config), set_)
     folder = out or Path("runs") / f"tune-{Path(config).stem}"
-    with RunBars(error_console()) as bars:
+    with RunBars(error_console(), keep=False) as bars:
 
         def show(event: Event) -> None:
             bars.show(event.job.name, event.round, event.job.config.rounds, event.metrics)

@@ -36,10 +36,10 @@ def page(title: str, sections: Sequence[str], data: Mapping[str, Any]) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[bool] | None = None) -> str:
-    """Return an HTML table; numbers stand to the right, marked rows stand out.
+    """Return an HTML table; marked rows stand out.
 
-    >>> table(["method", "loss"], [["a<b", "0.5"]])[:60]
-    '<div class="scroll"><table><thead><tr><th>method</th><th>loss'
+    >>> "<td>a&lt;b</td><td>0.5</td>" in table(["method", "loss"], [["a<b", "0.5"]])
+    True
     """
     head = "".join(f"<th>{html.escape(text)}</th>" for text in headings)
     lines = []
