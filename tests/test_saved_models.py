@@ -116,6 +116,14 @@ def test_watch_tells_how_runs_stand(run: Path, tmp_path: Path) -> None:
     assert text.splitlines()[0] == "new: interrupted, round 3 of 9, train loss 1.0000, test accuracy -"
 
 
+def test_the_table_fits_a_narrow_terminal(run: Path) -> None:
+    result = CliRunner().invoke(app, ["watch", "--once", str(run)], env={"COLUMNS": "80"})
+    heading, line = result.output.splitlines()[:2]
+    assert heading.split() == ["run", "state", "round", "train", "loss", "test", "acc", "loss", "so", "far", "left"]
+    assert line.split()[:3] == ["run", "finished", "3/3"]
+    assert "…" not in result.output
+
+
 def test_watch_follows_a_running_process(tmp_path: Path) -> None:
     out = tmp_path / "run"
     config = ["synthetic-1-1", "-s", "rounds=12", "-s", "solver.epochs=1", "--out", str(out)]

@@ -54,21 +54,24 @@ def follow(path: str | Path, pause: float = 0.5, sleep: Callable[[float], None] 
         sleep(pause)
 
 
-def table(current: Sequence[State]) -> Table:
-    """Return the states as a table with a bar and a curve for each run."""
+def table(current: Sequence[State], width: int = 120) -> Table:
+    """Return the states as a table with a curve and, where the terminal is wide enough, a bar for each run."""
+    is_wide = width >= 110
     result = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("run", "state", "", "round", "train loss", "test acc", "loss so far", "left"):
+    result.add_column("run", overflow="fold")
+    for heading in ("state", *([""] if is_wide else []), "round", "train loss", "test acc", "loss so far", "left"):
         right = heading in ("round", "train loss", "test acc", "left")
-        result.add_column(heading, justify="right" if right else "left", no_wrap=heading != "run")
+        result.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for state in current:
+        bar = [ProgressBar(total=state.rounds, completed=state.round, width=20)] if is_wide else []
         result.add_row(
             state.name,
             state.state,
-            ProgressBar(total=state.rounds, completed=state.round, width=20),
+            *bar,
             f"{state.round}/{state.rounds}",
             number(state.last.get("train_loss"), ".4f"),
             percent(state.last.get("test_accuracy")),
-            sparkline(state.losses),
+            sparkline(state.losses, 24 if is_wide else 12),
             "" if state.seconds_left is None else f"{state.seconds_left:.0f} s",
         )
     return result

@@ -31,11 +31,11 @@ def watch(
     console = output_console()
     if once:
         current = states(run)
-        console.print(table(current))
+        console.print(table(current, console.width))
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             for current in follow(run):
-                live.update(table(current), refresh=True)
+                live.update(table(current, console.width), refresh=True)
     else:
         shown: dict[str, str] = {}
         for current in follow(run):
