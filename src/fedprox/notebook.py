@@ -6,8 +6,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedprox.display import summary_lines
 from fedprox.history import History
+from fedprox.words import summary_lines
 
 __all__ = ["curve_svg", "run_html"]
 

@@ -11,9 +11,9 @@ from typing import Any
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from fedprox.display import number, percent
 from fedprox.run_folder import is_running
 from fedprox.saved import SavedRun, find_runs
+from fedprox.words import number, percent
 
 __all__ = ["State", "follow", "sparkline", "states", "table", "text_line"]
 

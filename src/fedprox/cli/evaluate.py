@@ -28,8 +28,8 @@ def evaluate(
 
     Example: fedprox evaluate runs/synthetic-1-1-1 --data synthetic -s data.seed=1
     """
-    from fedprox.display import number, percent
     from fedprox.evaluate import data_settings
+    from fedprox.words import number, percent
 
     settled = data_settings(run, data, set_)
     from fedprox.data import load

@@ -35,10 +35,11 @@ def run(
     import signal
 
     from fedprox.config import Config, with_overrides
-    from fedprox.display import RunBars, summary_lines
+    from fedprox.display import RunBars
     from fedprox.errors import ConfigError
     from fedprox.recipes import settings_of
     from fedprox.signals import StopOnSignal
+    from fedprox.words import summary_lines
 
     if resume and out is None:
         raise ConfigError("`--out` must be given with --resume: the run folder to continue")
