@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from fedprox.cli import compare, conformance, run, theory
+from fedprox.cli import compare, conformance, doctor, evaluate, export, report, run, sweep, theory, tune, watch
 from fedprox.cli.app import app
 
-__all__ = ["app", "compare", "conformance", "main", "run", "theory"]
+__all__ = [
+    "app",
+    "compare",
+    "conformance",
+    "doctor",
+    "evaluate",
+    "export",
+    "main",
+    "report",
+    "run",
+    "sweep",
+    "theory",
+    "tune",
+    "watch",
+]
 
 
 def main() -> None:
