@@ -73,6 +73,18 @@ def test_labels_name_what_differs() -> None:
     assert labels(configs) == ["fedprox (mu=0.1, solver.epochs=1)", "fedprox (mu=0.1, solver.epochs=20)"]
 
 
+def test_settings_that_only_one_method_has_are_no_part_of_its_label() -> None:
+    assert labels([Config.from_dict({"method": method}) for method in ({"name": "fedavg"}, {"mu": 1.0})]) == [
+        "fedavg",
+        "fedprox (mu=1)",
+    ]
+    steps = [{"mu": "adaptive", "mu_step": step} for step in (0.2, 0.1)]
+    assert labels([Config.from_dict({"method": method}) for method in steps]) == [
+        "fedprox (mu=adaptive, mu_step=0.2)",
+        "fedprox (mu=adaptive, mu_step=0.1)",
+    ]
+
+
 def test_the_verdict_has_numbers(folder: Path) -> None:
     sentences = verdict(group_runs(find_runs([folder])))
     assert sentences == [

@@ -17,8 +17,6 @@ __all__ = ["FORMATS", "device_rows", "export"]
 
 FORMATS = ("csv", "parquet")
 
-_PER_ROUND = ("round", "solve_seconds")
-
 
 def export(path: str | Path, out: str | Path | None = None, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write metrics, devices and evaluation of a run folder as tables, by default to its folder `export`.
@@ -53,7 +51,7 @@ def device_rows(devices: History) -> History:
     """
     rows = History()
     for record in devices:
-        lists = {name: values for name, values in record.items() if name not in _PER_ROUND}
+        lists = {name: values for name, values in record.items() if isinstance(values, list)}
         for values in zip(*lists.values(), strict=True):
             rows.append({"round": record["round"], **dict(zip(lists, values, strict=True))})
     return rows

@@ -74,7 +74,12 @@ def labels(configs: Sequence[Config]) -> list[str]:
     ['fedprox (mu=0)', 'fedprox (mu=1)']
     """
     flat = [_experiment(config) for config in configs]
-    different = [key for key in differing(flat) if key not in ("method.name", "method.mu")]
+    different = [
+        key
+        for key in differing(flat)
+        if key not in ("method.name", "method.mu")
+        and len({json.dumps(settings[key]) for settings in flat if key in settings}) > 1  # among those that have it
+    ]
     names: list[str] = []
     for settings in flat:
         shown = ["method.mu"] if "method.mu" in settings else []
