@@ -9,7 +9,7 @@ demo: $(VENV)/ready
 	$(BIN)/fedprox demo
 
 test: $(VENV)/ready-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

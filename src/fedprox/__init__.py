@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedprox.population import Population as Population
     from fedprox.result import Progress as Progress
     from fedprox.result import Result as Result
+    from fedprox.saved import SavedRun as SavedRun
+    from fedprox.saved import load_run as load_run
     from fedprox.training import train as train
 
 _HOME = {
@@ -33,6 +35,8 @@ _HOME = {
     "Population": "fedprox.population",
     "Progress": "fedprox.result",
     "Result": "fedprox.result",
+    "SavedRun": "fedprox.saved",
+    "load_run": "fedprox.saved",
     "train": "fedprox.training",
 }
 

@@ -12,13 +12,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-__all__ = ["RunBars", "comparison_table", "summary_lines"]
+from fedprox.words import number, percent
+
+__all__ = ["RunBars", "comparison_table"]
 
 
 class RunBars:
-    """Progress bars, one per run: round, loss, accuracy and time left."""
+    """Progress bars, one per run: round, loss, accuracy and time left.
 
-    def __init__(self, console: Console) -> None:
+    With `keep` false a bar goes when its run is done, so that hundreds of runs fit on a screen.
+    """
+
+    def __init__(self, console: Console, *, keep: bool = True) -> None:
+        self._keep = keep
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -41,9 +47,9 @@ class RunBars:
         """Move the bar of run `name`."""
         if name not in self._tasks:
             self._tasks[name] = self._progress.add_task(name, total=rounds, values="")
-        update: dict[str, Any] = {"completed": round}
+        update: dict[str, Any] = {"completed": round, "visible": self._keep or round < rounds}
         if metrics is not None:
-            update["values"] = f"loss {_number(metrics['train_loss'], '.4f')}  acc {_percent(metrics['test_accuracy'])}"
+            update["values"] = f"loss {number(metrics['train_loss'], '.4f')}  acc {percent(metrics['test_accuracy'])}"
         self._progress.update(self._tasks[name], **update)
 
 
@@ -56,37 +62,12 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         table.add_row(
             row["method"],
-            _number(row["train_loss"], ".4f") + _deviation(row["train_loss_deviation"], ".4f", 1),
-            _percent(row["train_accuracy"]) + _deviation(row["train_accuracy_deviation"], ".1f", 100),
-            _percent(row["test_accuracy"]) + _deviation(row["test_accuracy_deviation"], ".1f", 100),
+            number(row["train_loss"], ".4f") + _deviation(row["train_loss_deviation"], ".4f", 1),
+            percent(row["train_accuracy"]) + _deviation(row["train_accuracy_deviation"], ".1f", 100),
+            percent(row["test_accuracy"]) + _deviation(row["test_accuracy_deviation"], ".1f", 100),
             f"{row['diverged']} of {row['seeds']}" if row["diverged"] else "no",
         )
     return table
-
-
-def summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return the outcome of one run in words."""
-    result = summary["result"]
-    lines = [
-        f"{summary['ended']} after {summary['rounds']} rounds, {summary['seconds']:.1f} s: "
-        f"train loss {_number(result['train_loss'], '.4f')}, train accuracy {_percent(result['train_accuracy'])}, "
-        f"test accuracy {_percent(result['test_accuracy'])}"
-    ]
-    if summary["diverged_round"] is not None:
-        lines.append(f"diverged at round {summary['diverged_round']}")
-    if summary["not_finite_since"] is not None:
-        lines.append(f"the loss is not a finite number since round {summary['not_finite_since']} (null in the records)")
-    if summary["converged_round"] is not None:
-        lines.append(f"converged at round {summary['converged_round']}")
-    return lines
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def _deviation(value: float | None, form: str, factor: float) -> str:

@@ -42,3 +42,8 @@ class Result:
     devices: History
     params: Tree
     summary: dict[str, Any]
+
+    def _repr_html_(self) -> str:
+        from fedprox.notebook import run_html
+
+        return run_html(self.history, self.summary)

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterable, Mapping
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -28,9 +30,10 @@ from fedprox.errors import RunFolderError
 from fedprox.files import json_line, read_tensors, write_atomically, write_tensors
 from fedprox.history import History
 
-__all__ = ["Checkpoint", "RunFolder", "read_history", "read_summary"]
+__all__ = ["Checkpoint", "RunFolder", "check_continues", "is_measured", "is_running", "read_history", "read_summary"]
 
 _MAY_CHANGE = ("rounds", "engine", "checkpoint")  # on resume
+_BEGINNINGS = {"checkpoint", ".config.toml.new"}  # what a process leaves that dies before it has written a config
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 
@@ -50,26 +53,34 @@ class RunFolder:
     def __init__(self, path: str | Path, config: Config, *, resume: bool = False) -> None:
         self.path = Path(path)
         self.checkpoint: Checkpoint | None = None
-        self._files: dict[str, IO[str]] = {}
-        with _said_plainly(self.path):
-            existing = (self.path / "config.toml").exists()
-            if existing and not resume:
-                raise RunFolderError(
-                    f"{self.path} already holds a run; choose another folder, or continue it with --resume"
-                )
-            if not existing and self.path.is_dir() and any(self.path.iterdir()):
-                raise RunFolderError(f"{self.path} is not empty and holds no run; choose another folder")
-            if existing:
-                _check_same(self.path, config)
-            (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(self.path)
-            write_atomically(self.path / "config.toml", config.to_toml().encode())
-            if resume:
-                self.checkpoint = _read_checkpoint(self.path)
-            last = self.checkpoint.round if self.checkpoint else -1
-            for name in ("metrics.jsonl", "devices.jsonl"):
-                _cut_after(self.path / name, last)
-                self._files[name] = (self.path / name).open("a", encoding="utf-8")
+        self._files: dict[str, IO[bytes]] = {}
+        self._lock: IO[bytes] | None = None
+        try:
+            with _said_plainly(self.path):
+                self._open(config, resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, config: Config, resume: bool) -> None:
+        _check_usable(self.path, config, resume)
+        (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self.path)
+        _check_usable(self.path, config, resume)  # again: another process may have come and gone before the lock
+        for left_over in (*self.path.glob(".*.new"), *self.path.glob("checkpoint/.*.new")):
+            left_over.unlink()
+        write_atomically(self.path / "config.toml", config.to_toml().encode())
+        if resume:
+            self.checkpoint = _read_checkpoint(self.path)
+        last = self.checkpoint.round if self.checkpoint else -1
+        _keep(self.path / "metrics.jsonl", lambda t: t <= last and is_measured(t, config))
+        _keep(self.path / "devices.jsonl", lambda t: t <= last)
+        if self.checkpoint is not None:
+            _check_complete(self.path, self.checkpoint.round)
+        for name in ("metrics.jsonl", "devices.jsonl"):
+            self._files[name] = (self.path / name).open("ab", buffering=0)
+        for result in ("summary.json", "evaluation.jsonl", "model.safetensors"):
+            (self.path / result).unlink(missing_ok=True)  # a run that goes on has not ended
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Append to metrics.jsonl."""
@@ -83,6 +94,8 @@ class RunFolder:
         """Write the checkpoint."""
         state = json.dumps({"round": checkpoint.round, **checkpoint.state})
         with _said_plainly(self.path):
+            for file in self._files.values():
+                os.fsync(file.fileno())  # a checkpoint must never be ahead of the records
             write_tensors(self.path / "checkpoint" / "state.safetensors", checkpoint.tensors, {"state": state})
 
     def finish(self, params: Tensors, evaluation: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
@@ -96,14 +109,20 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the files and give up the lock."""
-        for file in self._files.values():
-            file.close()
-        self._lock.close()
+        for file in (*self._files.values(), self._lock):
+            if file is not None:
+                file.close()
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        line = json_line(record).encode()
         with _said_plainly(self.path):
-            self._files[name].write(json_line(record))
-            self._files[name].flush()
+            while line:
+                line = line[self._files[name].write(line) :]  # a disk that is nearly full takes a part
+
+
+def is_measured(round: int, config: Config) -> bool:
+    """Return whether a round is measured: rounds 0, every, 2 every, ... and the last."""
+    return round % config.measure.every == 0 or round == config.rounds
 
 
 def read_history(path: str | Path, name: str = "metrics") -> History:
@@ -125,6 +144,34 @@ def read_summary(path: str | Path) -> dict[str, Any] | None:
     return summary
 
 
+def is_running(path: str | Path) -> bool:
+    """Return whether a process is writing the run folder."""
+    try:
+        with (Path(path) / "checkpoint" / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def check_continues(path: Path, config: Config) -> None:
+    """Refuse a config that cannot continue the run in `path`; a folder without a run is fine."""
+    if not (path / "config.toml").exists():
+        return
+    before, now = read_toml(path / "config.toml"), config.to_dict()
+    changed = [key for key in _different(before, now) if key.split(".")[0] not in _MAY_CHANGE]
+    if changed:
+        raise RunFolderError(
+            f"{path} was started with another config; resume must not change " + ", ".join(f"`{k}`" for k in changed)
+        )
+    if now["rounds"] < before.get("rounds", 0):
+        raise RunFolderError(
+            f"`rounds` must not be smaller than before when a run is resumed ({before['rounds']}); got {now['rounds']}"
+        )
+
+
 class _said_plainly:  # noqa: N801 - reads as a sentence: with _said_plainly(folder)
     """Turn what the operating system says of a folder into one sentence."""
 
@@ -136,30 +183,30 @@ class _said_plainly:  # noqa: N801 - reads as a sentence: with _said_plainly(fol
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
-            raise RunFolderError(f"run folder {self._path} cannot be written: {error.strerror}") from None
+            reason = error.strerror or str(error)
+            raise RunFolderError(f"run folder {self._path} cannot be written: {reason}") from None
 
 
-def _lock(path: Path) -> IO[str]:
-    file = (path / "checkpoint" / "lock").open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise RunFolderError(f"{path} is being written by another process") from None
-    return file
+def _check_usable(path: Path, config: Config, resume: bool) -> None:
+    if (path / "config.toml").exists():
+        if not resume:
+            raise RunFolderError(f"{path} already holds a run; choose another folder, or continue it with --resume")
+        check_continues(path, config)
+    elif path.is_dir() and {file.name for file in path.iterdir()} - _BEGINNINGS:
+        raise RunFolderError(f"{path} is not empty and holds no run; choose another folder")
 
 
-def _check_same(path: Path, config: Config) -> None:
-    before, now = read_toml(path / "config.toml"), config.to_dict()
-    changed = [key for key in _different(before, now) if key.split(".")[0] not in _MAY_CHANGE]
-    if changed:
-        raise RunFolderError(
-            f"{path} was started with another config; resume must not change " + ", ".join(f"`{k}`" for k in changed)
-        )
-    if now["rounds"] < before.get("rounds", 0):
-        raise RunFolderError(
-            f"`rounds` must not be smaller than before when a run is resumed ({before['rounds']}); got {now['rounds']}"
-        )
+def _lock(path: Path) -> IO[bytes]:
+    file = (path / "checkpoint" / "lock").open("ab")
+    for _ in range(5):  # someone may be asking `is_running` just now
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        else:
+            return file
+    file.close()
+    raise RunFolderError(f"{path} is being written by another process")
 
 
 def _different(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -178,19 +225,33 @@ def _read_checkpoint(path: Path) -> Checkpoint | None:
     if not file.exists():
         return None
     tensors, metadata = read_tensors(file)
-    state = json.loads(metadata["state"])
-    return Checkpoint(state.pop("round"), tensors, state)
+    try:
+        state = json.loads(metadata["state"])
+        return Checkpoint(int(state.pop("round")), tensors, state)
+    except (KeyError, ValueError):
+        raise RunFolderError(f"{file} holds no state of a run, so it cannot be continued") from None
 
 
 def _records(file: Path) -> Iterable[tuple[dict[str, Any], bytes]]:
     """Yield each whole record of a JSON lines file with its line."""
-    for line in file.read_bytes().splitlines(keepends=True):
+    for number, line in enumerate(file.read_bytes().splitlines(keepends=True), start=1):
         if line.endswith(b"\n"):
-            yield json.loads(line), line
+            try:
+                yield json.loads(line), line
+            except ValueError:
+                raise RunFolderError(f"{file} must hold one JSON object per line; line {number} is none") from None
 
 
-def _cut_after(file: Path, last_round: int) -> None:
-    """Leave only the whole records of rounds up to `last_round`."""
+def _keep(file: Path, wanted: Callable[[int], bool]) -> None:
+    """Leave only the whole records of rounds that are wanted."""
     if file.exists():
-        kept = b"".join(line for record, line in _records(file) if record["round"] <= last_round)
-        write_atomically(file, kept)
+        write_atomically(file, b"".join(line for record, line in _records(file) if wanted(record["round"])))
+
+
+def _check_complete(path: Path, last_round: int) -> None:
+    """Refuse to continue from a checkpoint whose rounds are not all on record."""
+    recorded = {record["round"] for record, _ in _records(path / "devices.jsonl")}
+    if missing := [round for round in range(1, last_round + 1) if round not in recorded]:
+        raise RunFolderError(
+            f"{path}/devices.jsonl must hold every round up to its checkpoint, {last_round}; {missing[0]} is missing"
+        )

@@ -2,7 +2,8 @@
 
 Independent runs need no shared memory, so each core gets a process of its own (`fedprox.worker`) that takes one job
 after another and keeps its imports and compiled programs warm. Jobs and progress are lines of JSON on the process's
-pipes, results are run folders. A run that fails, or a process that dies, costs that job alone.
+pipes, results are run folders. A run that fails, or a process that dies, costs that job alone. When the scheduler
+itself dies, its processes see their input end and follow it, so that the runs can be continued at once.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from fedprox.config import Config
+from fedprox.signals import exits_on_termination
 
 __all__ = ["Ended", "Event", "Job", "run_jobs"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be done: its config and its run folder."""
+    """A run to be done: its config and its run folder; with `resume` it continues what the folder holds."""
 
     name: str
     config: Config
     out: Path
+    resume: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ def run_jobs(
 ) -> list[Ended]:
     """Run all jobs on `workers` cores (0: all) and return how each ended, in the order given.
 
-    `on_event` is called from one thread at a time. An interrupt asks the running jobs to stop after their round.
+    `on_event` is called from one thread at a time. An interrupt or a termination asks the running jobs to stop after
+    their round, with a checkpoint; a second one does not wait for them.
     """
     cores = workers or len(os.sched_getaffinity(0))
     processes = min(cores, len(jobs))
@@ -77,7 +81,7 @@ def run_jobs(
     for index, job in enumerate(jobs):
         line.jobs.put((index, _with_workers(job, threads_each)))
     running: list[subprocess.Popen[str]] = []
-    with ThreadPoolExecutor(max(processes, 1)) as threads:
+    with exits_on_termination(), ThreadPoolExecutor(max(processes, 1)) as threads:
         serving = {threads.submit(_serve, line, running) for _ in range(processes)}
         try:
             while wait(serving, timeout=0.2).not_done:
@@ -95,7 +99,7 @@ def run_jobs(
 
 def _with_workers(job: Job, workers: int) -> Job:
     engine = job.config.engine.model_copy(update={"workers": workers})
-    return Job(job.name, job.config.model_copy(update={"engine": engine}), job.out)
+    return replace(job, config=job.config.model_copy(update={"engine": engine}))
 
 
 def _serve(line: _Line, running: list[subprocess.Popen[str]]) -> None:
@@ -141,7 +145,7 @@ def _start(line: _Line, running: list[subprocess.Popen[str]]) -> subprocess.Pope
 
 
 def _run(line: _Line, process: subprocess.Popen[str], job: Job) -> Ended:
-    request = json.dumps({"config": job.config.to_dict(), "out": str(job.out)})
+    request = json.dumps({"config": job.config.to_dict(), "out": str(job.out), "resume": job.resume})
     try:
         _pipe(process.stdin).write(request + "\n")
         _pipe(process.stdin).flush()

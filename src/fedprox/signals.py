@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["StopOnSignal"]
+__all__ = ["StopOnSignal", "exits_on_termination"]
 
 
 class StopOnSignal:
@@ -41,3 +44,20 @@ class StopOnSignal:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         signal.signal(number, self._before[self.signal])
+
+
+@contextmanager
+def exits_on_termination() -> Iterator[None]:
+    """Turn a SIGTERM into SystemExit(143), so that what is under way is cleaned up as after an interrupt."""
+    if threading.current_thread() is not threading.main_thread():  # Python delivers signals to the main thread alone
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

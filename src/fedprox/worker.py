@@ -1,16 +1,22 @@
 """A process that runs jobs for the scheduler: one JSON line in, JSON lines of progress out.
 
-in:   {"config": {...}, "out": "runs/x"}
+in:   {"config": {...}, "out": "runs/x", "resume": false}
 out:  {"round": 1, "metrics": {...} or null} ... and last {"summary": {...}} or {"error": "a sentence"}
+
+The scheduler ends the input only when no job is running. If it ends during a job, the scheduler is gone, and the
+process leaves at once, as if killed: a run folder survives that at any moment.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 from typing import IO, Any
 
 from fedprox.config import Config
@@ -27,11 +33,35 @@ def main() -> None:
     """Serve jobs until standard input ends."""
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else prints must not end up between the answers
+    requests = _Requests()
     with StopOnSignal(signal.SIGTERM) as stop:
-        for text in sys.stdin:
-            _say(channel, _run(json.loads(text), channel, stop))
+        for job in requests:
+            answer = _run(job, channel, stop)
+            requests.busy.clear()
+            _say(channel, answer)
             if stop.signal is not None:
                 return
+
+
+class _Requests:
+    """Lines of standard input, read by a thread so that its end is noticed also while a job runs."""
+
+    def __init__(self) -> None:
+        self.busy = threading.Event()
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while (text := self._lines.get()) is not None:
+            yield json.loads(text)
+
+    def _read(self) -> None:
+        for text in sys.stdin:
+            self.busy.set()
+            self._lines.put(text)
+        if self.busy.is_set():
+            os._exit(1)
+        self._lines.put(None)
 
 
 def _run(job: dict[str, Any], channel: IO[str], stop: StopOnSignal) -> dict[str, Any]:
@@ -39,7 +69,8 @@ def _run(job: dict[str, Any], channel: IO[str], stop: StopOnSignal) -> dict[str,
         _say(channel, {"round": progress.round, "metrics": progress.metrics})
 
     try:
-        result = train(Config.from_dict(job["config"]), out=job["out"], callbacks=[report, stop])
+        config = Config.from_dict(job["config"])
+        result = train(config, out=job["out"], resume=job.get("resume", False), callbacks=[report, stop])
     except FedProxError as error:
         return {"error": str(error)}
     except Exception as error:

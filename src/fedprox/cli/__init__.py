@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
-from fedprox.cli import compare, conformance, data, run, theory
+from fedprox.cli import (
+    compare,
+    conformance,
+    data,
+    doctor,
+    evaluate,
+    export,
+    report,
+    run,
+    sweep,
+    theory,
+    tune,
+    watch,
+)
 from fedprox.cli.app import app
 
-__all__ = ["app", "compare", "conformance", "data", "main", "run", "theory"]
+__all__ = [
+    "app",
+    "compare",
+    "conformance",
+    "data",
+    "doctor",
+    "evaluate",
+    "export",
+    "main",
+    "report",
+    "run",
+    "sweep",
+    "theory",
+    "tune",
+    "watch",
+]
 
 
 def main() -> None:

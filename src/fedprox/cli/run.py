@@ -19,33 +19,45 @@ def run(
     set_: Overrides = [],  # noqa: B006 - Typer reads the default and never changes it
     out: Annotated[Path | None, typer.Option(help="The run folder; by default a new one in runs/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    track: Annotated[
+        list[str],
+        typer.Option("--track", metavar="NAME", help="Also write for tensorboard, mlflow or wandb; repeat it."),
+    ] = [],  # noqa: B006 - as above
     as_json: Json = False,
 ) -> None:
     """Train one federated model and write its run folder.
 
-    Example: fedprox run synthetic-1-1 -s method.mu=1 -s devices.stragglers=0.9
+    An interrupt (exit code 130) or a termination (143) ends the run after its round, with a checkpoint, from which
+    --resume goes on.
+
+    Example: fedprox run synthetic-1-1 -s method.mu=1 -s devices.stragglers=0.9 --track tensorboard
     """
     import signal
 
     from fedprox.config import Config, with_overrides
-    from fedprox.display import RunBars, summary_lines
+    from fedprox.display import RunBars
     from fedprox.errors import ConfigError
     from fedprox.recipes import settings_of
     from fedprox.signals import StopOnSignal
+    from fedprox.words import summary_lines
 
     if resume and out is None:
         raise ConfigError("`--out` must be given with --resume: the run folder to continue")
     settled = Config.from_dict(with_overrides(settings_of(config), set_))
     folder = out or next_folder(Path(config).stem)
     from fedprox.result import Progress  # after the checks: this imports JAX
+    from fedprox.trackers import build
     from fedprox.training import train
 
+    trackers = [build(name, folder, settled) for name in track]
     with RunBars(error_console()) as bars, StopOnSignal(signal.SIGINT, signal.SIGTERM) as stop:
 
         def show(progress: Progress) -> None:
             bars.show(settled.method.name, progress.round, progress.rounds, progress.metrics)
 
-        result = train(settled, out=folder, resume=resume, callbacks=[show, stop])
+        result = train(settled, out=folder, resume=resume, callbacks=[show, *trackers, stop])
+    for tracker in trackers:
+        tracker.close(result.summary)
     if as_json:
         say_json({"out": str(folder), "summary": result.summary})
     else:

@@ -1,0 +1,131 @@
+"""A saved model on data: its loss and accuracy, or its predictions."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox import data, models
+from fedprox.config import Config, with_overrides
+from fedprox.errors import DataError, RunFolderError
+from fedprox.files import read_tensors
+from fedprox.measures import Measurer
+from fedprox.models import Model
+from fedprox.population import Population
+from fedprox.resident import Resident
+from fedprox.runtime import Workers, compiled, prepare
+from fedprox.saved import SavedRun, load_run
+from fedprox.trees import Tree, to_numpy, unflatten_names
+
+__all__ = ["data_settings", "evaluate", "predict", "read_examples"]
+
+_ROWS = 4096  # predicted at a time
+
+
+def evaluate(path: str | Path, population: Population | None = None) -> dict[str, Any]:
+    """Measure the final model of a run folder on `population`, by default on the run's own data.
+
+    Returns `train_loss`, `train_accuracy`, `test_loss`, `test_accuracy` (over all examples of that part), and
+    `devices`: one record per device, as in evaluation.jsonl.
+    """
+    prepare()
+    run = load_run(path)
+    own = population is None
+    population = data.load(run.config.data) if population is None else population
+    model, params = _model(run, population.shape, population.classes, own)
+    workers = Workers(run.config.engine.workers)
+    try:
+        measurer = Measurer(population, Resident.of(population.train), model, workers, gradients=False)
+        rows = measurer.per_device(params)
+    finally:
+        workers.close()
+    result: dict[str, Any] = {"examples": len(population.train) + len(population.test)}
+    for part in ("train", "test"):
+        sizes = np.array([row[f"{part}_samples"] for row in rows])
+        for name in ("loss", "accuracy"):
+            values = [row[f"{part}_{name}"] for row in rows]
+            known = [0.0 if value is None else value for value in values]
+            total = sizes.sum()
+            missing = not total or any(value is None for value, size in zip(values, sizes, strict=True) if size)
+            result[f"{part}_{name}"] = None if missing else float(sizes @ np.array(known) / total)
+    return {**result, "devices": [{**row, "name": population.name(row["device"])} for row in rows]}
+
+
+def predict(path: str | Path, x: NDArray[Any]) -> NDArray[Any]:
+    """Return the label that the final model of a run folder gives each example of `x` (rows, ...)."""
+    prepare()
+    x = np.asarray(x)
+    if x.ndim < 2 or not len(x):
+        raise DataError(f"x must have rows and features, and at least one row; got shape {x.shape}")
+    if not np.issubdtype(x.dtype, np.integer):
+        x = x.astype(np.float32)
+    model, params = _model(load_run(path), x.shape[1:], 0, own=False)
+    if model.predict is None:
+        raise RunFolderError(f"the model {model.name} of {path} gives no labels")
+    labels = compiled(model.predict)
+    return np.concatenate([np.asarray(labels(params, x[i : i + _ROWS])) for i in range(0, len(x), _ROWS)])
+
+
+def data_settings(run: str | Path, source: str, overrides: list[str]) -> Config:
+    """Return the run's config with its `[data]` replaced by what `source` names: a file, a folder or a data set.
+
+    A name that ends in .npz is such a file, a folder with `train` and `test` in it a LEAF folder.
+    """
+    settings = load_run(run).config.to_dict()
+    if source:
+        kind = source
+        if source.endswith(".npz"):
+            kind = "npz"
+        elif (Path(source) / "train").is_dir():
+            kind = "leaf"
+        elif Path(source).is_dir():
+            kind = "population"
+        settings["data"] = {"name": kind} | ({"path": source} if kind != source else {})
+    return Config.from_dict(with_overrides(settings, overrides))
+
+
+def read_examples(path: str | Path) -> NDArray[Any]:
+    """Read the array `x` of an npz file, or the one of an npy file."""
+    try:
+        with Path(path).open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return content
+            if "x" not in content.files:
+                raise DataError(f"data file {path} must hold the array x; it has {', '.join(content.files)}")
+            examples: NDArray[Any] = content["x"]
+            return examples
+    except FileNotFoundError:
+        raise DataError(f"data file {path} does not exist") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"data file {path} is not a readable npz or npy file: {error}") from None
+
+
+def _model(run: SavedRun, shape: tuple[int, ...], classes: int, own: bool) -> tuple[Model, Tree]:
+    """Return the run's model for examples of `shape`, with its saved parameters."""
+    file = run.path / "model.safetensors"
+    if not file.exists():
+        raise RunFolderError(f"{run.path} holds no model.safetensors yet; the run has not ended")
+    named, _ = read_tensors(file)
+    if not own:  # how many labels the model knows is a matter of the data it was trained on
+        known = data.load(run.config.data)
+        if known.shape != shape:
+            raise DataError(f"x must have examples of shape {known.shape}, as the run's data; got {shape}")
+        if classes > known.classes:
+            raise DataError(f"labels must be below {known.classes}, the number the model knows; got {classes - 1}")
+        classes = known.classes
+    model = models.build(run.config.model.name or data.paper_model(run.config.data), shape, classes)
+    try:
+        return model, unflatten_names(named, like=_shapes(model))
+    except ValueError as error:
+        raise RunFolderError(f"{file} does not fit the model {model.name}: {error}") from None
+
+
+def _shapes(model: Model) -> Tree:
+    import jax
+
+    return to_numpy(model.init(jax.random.key(0)))

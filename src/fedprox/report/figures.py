@@ -1,0 +1,166 @@
+"""The pictures of a report, as Plotly figures in plain dicts (data and layout without colours of the page)."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedprox.grouping import Group
+
+__all__ = ["Figure", "curve_figures", "fairness_figure", "fairness_rows", "time_figure"]
+
+Figure = dict[str, Any]
+
+# Okabe and Ito's colours, told apart by colour-blind readers, without the two that vanish on white or black.
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_MOST_POINTS = 1500  # per curve; more cannot be seen
+
+_CURVES = (
+    ("train_loss", "Training loss", "loss"),
+    ("test_accuracy", "Test accuracy", "accuracy"),
+    ("train_accuracy", "Training accuracy", "accuracy"),
+    ("dissimilarity", "Dissimilarity B(w)", "B"),
+    ("gradient_variance", "Variance of the devices' gradients", "variance"),
+    ("gamma_mean", "Inexactness gamma, mean over devices", "gamma"),
+    ("gamma_max", "Inexactness gamma, largest", "gamma"),
+    ("mu", "Proximal coefficient mu", "mu"),
+)
+
+
+def curve_figures(groups: Sequence[Group]) -> list[Figure]:
+    """Return one figure for each quantity that any run has measured over the rounds."""
+    figures = []
+    for name, title, unit in _CURVES:
+        bands = [(index, group.band(name)) for index, group in enumerate(groups)]
+        traces = [
+            trace
+            for index, band in bands
+            if band is not None
+            for trace in _curve(index, groups[index].label, band.rounds, band.mean, band.deviation, unit)
+        ]
+        if traces:
+            figures.append(_figure(name, title, traces, "round", unit))
+    return figures
+
+
+def time_figure(groups: Sequence[Group]) -> Figure:
+    """Return the seconds that each round's local work took, of the first seed of each group."""
+    traces = []
+    for index, group in enumerate(groups):
+        records = group.runs[0].devices
+        seconds = np.array([row["solve_seconds"] for row in records], float)
+        traces += _curve(index, group.label, [row["round"] for row in records], seconds, None, "s")
+    return _figure("time", "Time per round, local work and merging", traces, "round", "s")
+
+
+def fairness_figure(groups: Sequence[Group]) -> Figure | None:
+    """Return the accuracy of devices in rising order: the left end is the devices that are served worst."""
+    traces = []
+    for index, group in enumerate(groups):
+        accuracies = _device_accuracies(group)
+        if len(accuracies):
+            share = np.linspace(0, 1, min(len(accuracies), 201))
+            values = np.quantile(accuracies, share)
+            style = _style(index, group.label)
+            hover = "%{x:.0%} of devices are at or below %{y:.1%}<extra>" + html.escape(group.label) + "</extra>"
+            traces.append({**style, "x": _short(share), "y": _short(values), "hovertemplate": hover})
+    if not traces:
+        return None
+    figure = _figure("fairness", "Accuracy of the devices, worst to best", traces, "share of devices", "accuracy")
+    figure["layout"]["xaxis"]["tickformat"] = ".0%"
+    return figure
+
+
+def fairness_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return, for each group, mean, worst tenth and variance of the devices' test accuracies over all its seeds."""
+    rows = []
+    for group in groups:
+        accuracies = np.sort(_device_accuracies(group))
+        if len(accuracies):
+            worst = accuracies[: max(1, math.ceil(len(accuracies) / 10))]
+            rows.append(
+                {
+                    "label": group.label,
+                    "devices": len(group.runs[0].evaluation),
+                    "mean": float(accuracies.mean()),
+                    "worst_tenth": float(worst.mean()),
+                    "variance": float(accuracies.var()),
+                }
+            )
+    return rows
+
+
+def _device_accuracies(group: Group) -> np.ndarray[Any, Any]:
+    """Return test accuracies, or training accuracies where there is no test data, of all devices and seeds."""
+    rows = [row for run in group.runs for row in run.evaluation]
+    for name in ("test_accuracy", "train_accuracy"):
+        values = [row[name] for row in rows if row[name] is not None]
+        if values:
+            return np.array(values)
+    return np.empty(0)
+
+
+def _curve(index: int, label: str, rounds: Sequence[int], mean: Any, deviation: Any, unit: str) -> list[Figure]:
+    """Return the traces of a curve and its band; they share a legend group, so one click hides both."""
+    chosen = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _MOST_POINTS)).astype(int))
+    x = [int(rounds[i]) for i in chosen]
+    mean = np.asarray(mean)[chosen]
+    form = ".1%" if unit == "accuracy" else ".4g"
+    name = html.escape(label)
+    line = {
+        **_style(index, label),
+        "x": x,
+        "y": _short(mean),
+        "hovertemplate": f"round %{{x}}: %{{y:{form}}}<extra>{name}</extra>",
+    }
+    if deviation is None:
+        return [line]
+    spread = np.asarray(deviation)[chosen]
+    finite = np.isfinite(mean) & np.isfinite(spread)
+    edges = np.concatenate([(mean + spread)[finite], (mean - spread)[finite][::-1]])
+    forth = np.array(x)[finite]
+    band = {
+        "type": "scatter",
+        "x": [*forth.tolist(), *forth[::-1].tolist()],
+        "y": _short(edges),
+        "fill": "toself",
+        "fillcolor": _COLOURS[index % len(_COLOURS)],
+        "opacity": 0.18,
+        "line": {"width": 0},
+        "mode": "lines",
+        "hoverinfo": "skip",
+        "legendgroup": name,
+        "showlegend": False,
+    }
+    return [band, line]
+
+
+def _style(index: int, label: str) -> Figure:
+    name = html.escape(label)  # Plotly reads names as simple HTML
+    dash = _DASHES[index // len(_COLOURS) % len(_DASHES)]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "legendgroup": name,
+        "line": {"color": _COLOURS[index % len(_COLOURS)], "width": 2, "dash": dash},
+    }
+
+
+def _figure(name: str, title: str, traces: list[Figure], x: str, unit: str) -> Figure:
+    layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {}}
+    if unit == "accuracy":
+        layout["yaxis"]["tickformat"] = ".0%"
+    if unit == "s":
+        layout["yaxis"] = {"title": {"text": "seconds"}, "rangemode": "tozero"}
+    return {"name": name, "title": title, "data": traces, "layout": layout}
+
+
+def _short(values: Any) -> list[float | None]:
+    """Return numbers with six digits, null where not finite: the page stays small."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in np.asarray(values, float)]

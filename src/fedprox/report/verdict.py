@@ -1,0 +1,88 @@
+"""What a set of runs shows, in words with numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fedprox.grouping import Group
+
+__all__ = ["verdict"]
+
+
+def verdict(groups: Sequence[Group]) -> list[str]:
+    """Return sentences: which method ended best and by how much, which diverged and when, what is not finished."""
+    return [*_best(groups), *_diverged(groups), *_unfinished(groups)]
+
+
+def _best(groups: Sequence[Group]) -> list[str]:
+    has_test = any(not math.isnan(value) for group in groups for value in group.finals("test_accuracy"))
+    measure, words, sign = ("test_accuracy", "highest test accuracy", -1) if has_test else ("train_loss", "", 1)
+    ranked = [group for group in groups if not math.isnan(group.final(measure)[0])]
+    ranked.sort(key=lambda group: sign * group.final(measure)[0])
+    if not ranked:
+        return ["No method ended with a finite loss."]
+    best, *others = ranked
+    words = words or "lowest training loss"
+    ends = "ends" if all(run.summary for group in groups for run in group.runs) else "is ahead"
+    first = f"{best.label} {ends} with the {words}, {_value(best, measure)}"
+    if len(groups) == 1:
+        first = f"{best.label}: {_value(best, measure)} {words.split(' ', 1)[1]} at round {best.runs[0].last['round']}"
+    if others:
+        first += ": " + "; ".join(_ahead(best, other, measure) for other in others)
+    sentences = [first + "."]
+    losses = [group for group in groups if not math.isnan(group.final("train_loss")[0])]
+    if has_test and losses:
+        lowest = min(losses, key=lambda group: group.final("train_loss")[0])
+        verb = "also has" if lowest is best else "has"
+        lead = f"{lowest.label} {verb} the lowest training loss" if len(groups) > 1 else "The training loss is"
+        sentences.append(f"{lead}{',' if len(groups) > 1 else ''} {_value(lowest, 'train_loss')}.")
+    return sentences
+
+
+def _ahead(best: Group, other: Group, measure: str) -> str:
+    """Say by how much `best` is ahead, and in how many seeds where they share some."""
+    difference = abs(best.final(measure)[0] - other.final(measure)[0])
+    text = f"{100 * difference:.1f} points" if measure == "test_accuracy" else f"{difference:.4f}"
+    text += f" ahead of {other.label} ({_value(other, measure)})"
+    theirs = dict(zip((run.seed for run in other.runs), other.finals(measure), strict=True))
+    pairs = [
+        (mine, theirs[run.seed])
+        for run, mine in zip(best.runs, best.finals(measure), strict=True)
+        if run.seed in theirs
+    ]
+    if len(pairs) > 1:
+        wins = sum(mine > its if measure == "test_accuracy" else mine < its for mine, its in pairs)
+        text += f", in {wins} of {len(pairs)} seeds"
+    return text
+
+
+def _value(group: Group, measure: str) -> str:
+    mean, deviation = group.final(measure)
+    factor, form, unit = (100, ".1f", "%") if measure == "test_accuracy" else (1, ".4f", "")
+    spread = "" if deviation is None else f" ± {format(factor * deviation, form)}"
+    return f"{format(factor * mean, form)}{unit}{spread}"
+
+
+def _diverged(groups: Sequence[Group]) -> list[str]:
+    sentences = []
+    for group in groups:
+        rounds = [run.summary["diverged_round"] for run in group.runs if run.summary]
+        rounds = [round for round in rounds if round is not None]
+        if rounds:
+            where = f"in {len(rounds)} of {len(group.runs)} seeds, first at" if len(group.runs) > 1 else "at"
+            sentences.append(f"{group.label} diverged {where} round {min(rounds)}.")
+    return sentences
+
+
+def _unfinished(groups: Sequence[Group]) -> list[str]:
+    sentences = []
+    for group in groups:
+        open_runs = [run for run in group.runs if run.summary is None or run.summary["ended"] == "stopped"]
+        if open_runs:
+            reached = ", ".join(str(run.last["round"]) for run in open_runs)
+            sentences.append(
+                f"{group.label} has not finished: {len(open_runs)} of {len(group.runs)} runs stand at round {reached} "
+                f"of {open_runs[0].config.rounds}."
+            )
+    return sentences

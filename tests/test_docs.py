@@ -1,0 +1,79 @@
+"""The documentation is true: every block of Python and every command in it runs, and the site builds in strict mode."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedprox.cli import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.exists()]
+BLOCK = re.compile(r"^```(python|console)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+NOT_RUN = re.compile(r"<!-- not run: [^\n]+ -->\n+\Z")
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Yield language and content; a block after `<!-- not run: reason -->` is left out."""
+    for found in BLOCK.finditer(text):
+        if not NOT_RUN.search(text[: found.start()]):
+            yield found[1], found[2]
+
+
+def commands(block: str) -> list[str]:
+    """Return the commands of a console block, which stand after a dollar; the rest is what they print."""
+    joined = block.replace("\\\n", " ")
+    return [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
+
+
+def run(command: str, folder: Path) -> None:
+    if not re.search(r"[|<>&;$`]", command) and shlex.split(command)[0] == "fedprox":
+        result = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert result.exit_code == 0, f"{command}\n{result.output}"
+        return
+    program = folder / "bin" / "fedprox"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m fedprox "$@"\n')
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for language, content in blocks(page.read_text(encoding="utf-8")):
+        if language == "python":
+            exec(compile(content, str(page), "exec"), namespace)
+        else:
+            for command in commands(content):
+                run(command, tmp_path)
+
+
+def test_a_block_that_is_wrong_is_found(tmp_path: Path) -> None:
+    text = "```python\n1 / 0\n```\n<!-- not run: it needs a cluster -->\n```console\n$ false\n```\n"
+    assert list(blocks(text)) == [("python", "1 / 0\n")]
+    with pytest.raises(AssertionError, match="No such command"):
+        run("fedprox nonsense", tmp_path)
+    with pytest.raises(AssertionError):
+        run("false && true", tmp_path)
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").glob("*.html"))
+    assert len(pages) > 5
+    for page in pages:
+        assert not re.search(r'<(script|img|link)[^>]+(src|href)="https?://', page.read_text()), page.name
+    assert "Run a federated optimisation" in (tmp_path / "site" / "reference.html").read_text()

@@ -1,0 +1,112 @@
+"""Grids of runs, and the paper's way of tuning."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fedprox
+from fedprox.cli import app
+from fedprox.config import Config
+from fedprox.scheduler import Job, run_jobs
+from fedprox.sweep import axis, grid, sweep
+from fedprox.tune import Choice, tune
+
+SMALL = {"rounds": 3, "solver": {"epochs": 1}, "data": {"name": "synthetic_iid"}}
+
+
+def test_axis_reads_lists_and_ranges() -> None:
+    assert axis("seed=0..2,7").values == ("0", "1", "2", "7")
+    assert axis("method.mu=adaptive, 1").values == ("adaptive", "1")
+    for text in ("seed", "=1", "seed=", "seed=1,,2", "seed=4..1"):
+        with pytest.raises(fedprox.FedProxError, match="must be"):
+            axis(text)
+
+
+def test_a_grid_is_checked_before_anything_runs(tmp_path: Path) -> None:
+    jobs = grid(SMALL, [axis("method.mu=0,1"), axis("seed=0..1")], tmp_path)
+    assert [job.out.name for job in jobs] == [f"method.mu={mu},seed={seed}" for mu in (0, 1) for seed in (0, 1)]
+    assert [job.config.method.mu for job in jobs] == [0.0, 0.0, 1.0, 1.0]
+    with pytest.raises(fedprox.FedProxError, match=r"`solver.epochs` must be"):
+        sweep(SMALL, ["solver.epochs=1,0"], out=tmp_path)
+    with pytest.raises(fedprox.FedProxError, match="`seed` twice"):
+        sweep(SMALL, ["seed=1", "seed=2"], out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_skips_what_is_finished_continues_what_is_not_and_ranks(tmp_path: Path) -> None:
+    rates = ["solver.learning_rate=0.00001,0.03"]
+    first = sweep(SMALL, rates, out=tmp_path)
+    assert (len(first.done), first.skipped, first.failed) == (2, 0, [])
+    table = first.table()
+    assert [row["method"] for row in table] == [
+        "fedprox (mu=0, solver.learning_rate=0.03)",
+        "fedprox (mu=0, solver.learning_rate=1e-05)",
+    ]
+    assert table[0]["test_accuracy"] > table[1]["test_accuracy"]
+    finished = tmp_path / "solver.learning_rate=0.03" / "metrics.jsonl"
+    before = finished.read_bytes()
+    (tmp_path / "solver.learning_rate=0.00001" / "summary.json").unlink()  # as if it had been killed
+    again = sweep(SMALL, rates, out=tmp_path)
+    assert again.skipped == 1
+    assert finished.read_bytes() == before
+    assert [row["train_loss"] for row in again.table()] == [row["train_loss"] for row in table]
+    with pytest.raises(fedprox.FedProxError, match=r"must not change `solver.epochs`"):
+        sweep(SMALL | {"solver": {"epochs": 2}}, rates, out=tmp_path)
+
+
+def test_a_run_that_fails_does_not_stop_the_rest(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text('rounds = 2\n[data]\nname = "synthetic_iid"\n[solver]\nepochs = 1\n')
+    arguments = ["sweep", str(config), "-g", "devices.per_round=5,31", "--out", str(tmp_path / "out"), "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    answer = json.loads(result.stdout)
+    assert len(answer["table"]) == 1
+    assert [failure["out"] for failure in answer["failed"]] == [str(tmp_path / "out" / "devices.per_round=31")]
+    assert "`devices.per_round`" in answer["failed"][0]["error"]
+    assert "devices.per_round=31 failed" in result.stderr
+
+
+def test_the_scheduler_passes_on_a_failure_and_a_dead_worker(tmp_path: Path) -> None:
+    events = []
+    jobs = [
+        Job("bad", Config.from_dict({"data": {"name": "npz", "path": str(tmp_path / "none.npz")}}), tmp_path / "a"),
+        Job("good", Config.from_dict(SMALL), tmp_path / "b"),
+    ]
+    bad, good = run_jobs(jobs, workers=1, on_event=events.append)
+    assert "does not exist" in bad.error
+    assert good.summary["ended"] == "finished"
+    assert [event.round for event in events] == [0, 1, 2, 3]
+
+
+def test_tune_follows_the_paper(tmp_path: Path) -> None:
+    settings = SMALL | {"devices": {"stragglers": 0.5}, "solver": {"epochs": 2}, "method": {"mu": 0.5}}
+    result = tune(settings, out=tmp_path, rates=(0.0001, 0.03), mus=(0.001, 100.0))
+    assert result.rate.value == 0.03
+    assert result.mu.value == 0.001
+    for folder in (tmp_path / "rate").iterdir():
+        config = fedprox.load_run(folder).config
+        assert (config.method.name, config.solver.epochs, config.devices.stragglers) == ("fedavg", 1, 0.0)
+    for folder in (tmp_path / "mu").iterdir():
+        config = fedprox.load_run(folder).config
+        assert (config.method.name, config.solver.epochs, config.devices.stragglers) == ("fedprox", 2, 0.5)
+        assert config.solver.learning_rate == 0.03
+    written = Config.from_toml(tmp_path / "tuned.toml")
+    assert (written.solver.learning_rate, written.method.mu, written.solver.epochs) == (0.03, 0.001, 2)
+    expected = min(result.mu.scores, key=result.mu.scores.__getitem__)
+    assert expected == result.mu.value
+
+
+def test_optuna_suggests_values(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="optuna is not installed")
+    result = tune(SMALL | {"rounds": 1}, out=tmp_path, trials=2, rates=(0.001, 0.1))
+    assert len(result.rate.scores) == 2
+    assert all(0.001 <= value <= 0.1 for value in result.rate.scores)
+
+
+def test_a_choice_explains_itself() -> None:
+    words = Choice("method.mu", 1.0, {0.1: 0.5, 1.0: 0.4, 10.0: float("inf")}).words()
+    assert words == "method.mu = 1, with the lowest training loss (0.1: 0.5000, 1: 0.4000, 10: diverged)."
+    assert "at the end of the range" in Choice("method.mu", 0.1, {0.1: 0.4, 1.0: 0.5}).words()
