@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox import data, models
+from fedprox import data
 from fedprox.config import Config, with_overrides
 from fedprox.errors import DataError, RunFolderError
 from fedprox.files import read_tensors
@@ -34,9 +34,9 @@ def evaluate(path: str | Path, population: Population | None = None) -> dict[str
     """
     prepare()
     run = load_run(path)
-    own = population is None
-    population = data.load(run.config.data) if population is None else population
-    model, params = _model(run, population.shape, population.classes, own)
+    trained_on = data.load(run.config.data)
+    population = population or trained_on
+    model, params = _model(run, trained_on, population.shape, population.classes)
     workers = Workers(run.config.engine.workers)
     try:
         measurer = Measurer(population, Resident.of(population.train), model, workers, gradients=False)
@@ -63,7 +63,8 @@ def predict(path: str | Path, x: NDArray[Any]) -> NDArray[Any]:
         raise DataError(f"x must have rows and features, and at least one row; got shape {x.shape}")
     if not np.issubdtype(x.dtype, np.integer):
         x = x.astype(np.float32)
-    model, params = _model(load_run(path), x.shape[1:], 0, own=False)
+    run = load_run(path)
+    model, params = _model(run, data.load(run.config.data), x.shape[1:], 0)
     if model.predict is None:
         raise RunFolderError(f"the model {model.name} of {path} gives no labels")
     labels = compiled(model.predict)
@@ -105,20 +106,17 @@ def read_examples(path: str | Path) -> NDArray[Any]:
         raise DataError(f"data file {path} is not a readable npz or npy file: {error}") from None
 
 
-def _model(run: SavedRun, shape: tuple[int, ...], classes: int, own: bool) -> tuple[Model, Tree]:
-    """Return the run's model for examples of `shape`, with its saved parameters."""
+def _model(run: SavedRun, known: Population, shape: tuple[int, ...], classes: int) -> tuple[Model, Tree]:
+    """Return the run's model with its saved parameters; examples and labels must be as in the data it knows."""
     file = run.path / "model.safetensors"
     if not file.exists():
         raise RunFolderError(f"{run.path} holds no model.safetensors yet; the run has not ended")
     named, _ = read_tensors(file)
-    if not own:  # how many labels the model knows is a matter of the data it was trained on
-        known = data.load(run.config.data)
-        if known.shape != shape:
-            raise DataError(f"x must have examples of shape {known.shape}, as the run's data; got {shape}")
-        if classes > known.classes:
-            raise DataError(f"labels must be below {known.classes}, the number the model knows; got {classes - 1}")
-        classes = known.classes
-    model = models.build(run.config.model.name or data.paper_model(run.config.data), shape, classes)
+    if known.shape != shape:
+        raise DataError(f"x must have examples of shape {known.shape}, as the run's data; got {shape}")
+    if classes > known.classes:
+        raise DataError(f"labels must be below {known.classes}, the number the model knows; got {classes - 1}")
+    model = data.model_for(run.config, known)
     try:
         return model, unflatten_names(named, like=_shapes(model))
     except ValueError as error:
