@@ -37,7 +37,8 @@ def fedjax_rounds(work: Work) -> Run | None:
     from fedjax.algorithms.fed_prox import fed_prox
 
     if not hasattr(jax, "tree_map"):
-        jax.tree_map = jax.tree.map  # FedJAX 0.0.17 calls it by this name, which newer versions of JAX gave up
+        # FedJAX 0.0.17 calls it by this name, which newer versions of JAX gave up
+        jax.tree_map = jax.tree.map  # type: ignore[attr-defined]
 
     solver = work.config["solver"]
     taken = [0]

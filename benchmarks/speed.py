@@ -4,16 +4,17 @@
 
 One local step is one mini-batch of 10 of softmax regression (10 classes) with the proximal term. W1 is Synthetic(1,1):
 60 features, 30 devices. W2 has the shape of federated MNIST: 784 features, 1,000 devices, sizes by a power law. K = 10,
-E = 20. Every contender takes the same steps on the same mini-batches; they take turns, so that a busy machine is busy
-for all, and the best of several turns counts. `fedprox` is measured through `fedprox.train`, as the sum of the rounds'
-`solve_seconds`: sampling, mini-batch orders, local loops, merging. FedJAX and pfl take as many steps on mini-batches of
-their own (`benchmarks.peers`) and are measured over whole rounds too; they join where they are installed. All on one
-core, but for the last table. What is printed is Markdown, for `benchmarks/README.md`.
+E = 20. The loops take the same steps as the library on the same mini-batches. All take turns, so that a busy machine is
+busy for all, and the best of several turns counts. `fedprox` is measured through `fedprox.train`, as the sum of the
+rounds' `solve_seconds`: sampling, mini-batch orders, local loops, merging. FedJAX and pfl join where they are
+installed: they take as many steps on mini-batches of their own (`benchmarks.peers`), measured over whole rounds too.
+All on one core, but for the last table. What is printed is Markdown, for `benchmarks/README.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import platform
@@ -52,7 +53,7 @@ class Work:
 
     def __init__(self, name: str, population: Population, rounds: int) -> None:
         self.name, self.population, self.rounds = name, population, rounds
-        self.config = {
+        self.config: dict[str, Any] = {
             "rounds": rounds,
             "method": {"mu": MU},
             "solver": {"learning_rate": LEARNING_RATE, "batch_size": BATCH, "epochs": EPOCHS},
@@ -258,7 +259,8 @@ def main() -> None:
 def stay_on(cores: set[int]) -> None:
     """Keep every thread of this process on these cores, also those that libraries have started."""
     for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), cores)
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            os.sched_setaffinity(int(thread), cores)
 
 
 def versions() -> list[str]:
