@@ -1,16 +1,20 @@
 """Microseconds per local step: this library end to end, beside loops in PyTorch, NumPy and C on the same work.
 
-    python -m benchmarks.speed
+    python -m benchmarks.speed [--rounds 10] [--turns 6]
 
 One local step is one mini-batch of 10 of softmax regression (10 classes) with the proximal term. W1 is Synthetic(1,1):
 60 features, 30 devices. W2 has the shape of federated MNIST: 784 features, 1,000 devices, sizes by a power law. K = 10,
-E = 20. Every contender takes the same steps on the same mini-batches; they take turns, so that a busy machine is busy
-for all, and the best of several turns counts. `fedprox` is measured through `fedprox.train`, as the sum of the rounds'
-`solve_seconds`: sampling, mini-batch orders, local loops, merging. All on one core, but for the last table.
+E = 20. The loops take the same steps as the library on the same mini-batches. All take turns, so that a busy machine is
+busy for all, and the best of several turns counts. `fedprox` is measured through `fedprox.train`, as the sum of the
+rounds' `solve_seconds`: sampling, mini-batch orders, local loops, merging. FedJAX and pfl join where they are
+installed: they take as many steps on mini-batches of their own (`benchmarks.peers`), measured over whole rounds too.
+All on one core, but for the last table. What is printed is Markdown, for `benchmarks/README.md`.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import ctypes
 import os
 import platform
@@ -18,17 +22,21 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import fedprox
+from benchmarks.peers import fedjax_rounds, pfl_rounds
 from fedprox.budget import minibatches
 from fedprox.data import synthetic
 from fedprox.population import Population
 
-LEARNING_RATE, MU, BATCH = 0.01, 1.0, 10
+LEARNING_RATE, MU, BATCH, EPOCHS = 0.01, 1.0, 10, 20
+SLOW = {"NumPy loop", "PyTorch, eager", "FedJAX", "pfl"}  # these need not be asked as often
+PEERS = {"FedJAX", "pfl"}  # these draw their own mini-batches and check their own work
 
 
 def mnist_like(devices: int = 1000, seed: int = 0) -> Population:
@@ -45,10 +53,10 @@ class Work:
 
     def __init__(self, name: str, population: Population, rounds: int) -> None:
         self.name, self.population, self.rounds = name, population, rounds
-        self.config = {
+        self.config: dict[str, Any] = {
             "rounds": rounds,
             "method": {"mu": MU},
-            "solver": {"learning_rate": LEARNING_RATE, "batch_size": BATCH},
+            "solver": {"learning_rate": LEARNING_RATE, "batch_size": BATCH, "epochs": EPOCHS},
             "measure": {"every": 10**6, "dissimilarity": False},
         }
         result = fedprox.train({**self.config, "engine": {"workers": 1}}, population=population)
@@ -191,14 +199,17 @@ def compete(work: Work, turns: int) -> dict[str, float]:
         "C, plain loops": c_loop(work),
         "NumPy loop": numpy_loop(work),
         "PyTorch, eager": torch_loop(work),
+        "FedJAX": fedjax_rounds(work),
+        "pfl": pfl_rounds(work),
     }
     best: dict[str, float] = {}
     for turn in range(turns):
         for name, run in contenders.items():
-            if run is None or (turn > 1 and name in ("NumPy loop", "PyTorch, eager")):
-                continue  # the slow ones need not be asked as often
+            if run is None or (turn > 1 and name in SLOW):
+                continue
             seconds, weight = run()
-            np.testing.assert_allclose(weight, work.final["weight"], rtol=2e-3, atol=2e-4)  # they do the same work
+            if name not in PEERS:
+                np.testing.assert_allclose(weight, work.final["weight"], rtol=2e-3, atol=2e-4)  # they do the same work
             best[name] = min(best.get(name, np.inf), seconds / work.steps * 1e6)
     return best
 
@@ -216,27 +227,51 @@ def two_cores(work: Work, turns: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    print(f"{platform.machine()}, {processor()}, {os.cpu_count()} cores; fedprox {fedprox.__version__}\n")
-    works = [Work("W1: 60 features", synthetic(1.0, 1.0, seed=12), 10), Work("W2: 784 features", mnist_like(), 10)]
-    core = min(os.sched_getaffinity(0))
+    options = argparse.ArgumentParser(prog="python -m benchmarks.speed", description="Microseconds per local step.")
+    options.add_argument("--rounds", type=int, default=10, help="rounds of each work (default 10)")
+    options.add_argument("--turns", type=int, default=6, help="turns of each contender (default 6; the slow ones 2)")
+    chosen = options.parse_args()
+    works = [
+        Work("W1: 60 features", synthetic(1.0, 1.0, seed=12), chosen.rounds),
+        Work("W2: 784 features", mnist_like(), chosen.rounds),
+    ]
+    print(f"{platform.machine()}, {processor()}, {os.cpu_count()} cores; {', '.join(versions())}.")
+    print(f"{chosen.rounds} rounds; " + "; ".join(f"{w.name}, {w.steps / w.rounds:.0f} steps per round" for w in works))
     everywhere = os.sched_getaffinity(0)
     rows: dict[str, list[str]] = {}
     for work in works:
-        os.sched_setaffinity(0, {core})
-        best = compete(work, turns=6)
-        os.sched_setaffinity(0, everywhere)
+        stay_on({min(everywhere)})
+        best = compete(work, chosen.turns)
+        stay_on(everywhere)
         for name, microseconds in best.items():
             ratio = microseconds / best["fedprox, one core"]
             rows.setdefault(name, []).append(f"{microseconds:.2f} ({ratio:.2f} x)")
-        print(f"{work.name}: {work.steps / work.rounds:.0f} steps per round")
     print("\n| contender | " + " | ".join(f"{work.name}: us per step (relative)" for work in works) + " |")
     print("|---|" + "---|" * len(works))
     for name, cells in rows.items():
         print(f"| {name} | " + " | ".join(cells) + " |")
     print("\n| two cores | speed-up | allowed by the largest device | share |\n|---|---|---|---|")
     for work in works:
-        reached, allowed = two_cores(work, turns=4)
+        reached, allowed = two_cores(work, min(chosen.turns, 4))
         print(f"| {work.name} | {reached:.2f} | {allowed:.2f} | {reached / allowed:.0%} |")
+
+
+def stay_on(cores: set[int]) -> None:
+    """Keep every thread of this process on these cores, also those that libraries have started."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            os.sched_setaffinity(int(thread), cores)
+
+
+def versions() -> list[str]:
+    """Return the versions of the packages that are measured, where installed."""
+    found = []
+    for package in ("fedprox", "jax", "numpy", "torch", "fedjax", "pfl"):
+        try:
+            found.append(f"{package} {fedprox.__version__ if package == 'fedprox' else version(package)}")
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def processor() -> str:
