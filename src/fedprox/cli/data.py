@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["commands"]
 
-commands = typer.Typer(help="The paper's data sets: list, fetch, prepare, examine.", no_args_is_help=True)
+commands = typer.Typer(
+    help="The paper's data sets: list, fetch, prepare, examine.\n\nExample: fedprox data prepare mnist",
+    no_args_is_help=True,
+)
 app.add_typer(commands, name="data")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="mnist, femnist, shakespeare or sent140.")]
