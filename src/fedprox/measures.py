@@ -29,7 +29,7 @@ from fedprox.models import Model, mean_gradient
 from fedprox.population import Population, Samples
 from fedprox.randomness import Purpose, words
 from fedprox.resident import Resident, resident
-from fedprox.runtime import SMALL, Workers, compiled, one_kernel
+from fedprox.runtime import SMALL, Workers, compiled
 from fedprox.sampling import draw_without_replacement
 from fedprox.subproblem import rows_in_block
 from fedprox.trees import Tree, TreeSum, quiet, squared_norm, to_numpy
@@ -229,7 +229,7 @@ def _program(model: Model, block: int, gradients: bool) -> Callable[..., Any]:
         nothing = (jnp.zeros(_GROUP), jnp.zeros(_GROUP, jnp.int32), jnp.zeros(_GROUP), zero)
         return lax.fori_loop(0, count, add_device, nothing)
 
-    return compiled(one_kernel(program) if model.small and block <= SMALL else program)
+    return compiled(program, small=model.small and block <= SMALL)
 
 
 def _groups(sizes: NDArray[np.int64]) -> list[slice]:

@@ -7,6 +7,7 @@ on an accelerator the samples are copied to it once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from fedprox.population import Samples
 from fedprox.runtime import SMALL
 from fedprox.trees import Tree
 
-__all__ = ["Resident", "resident"]
+__all__ = ["Resident", "resident", "scalar"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class Resident:
 def resident(tree: Tree) -> Tree:
     """Return the tree with its leaves where the programs run."""
     return jax.tree.map(jax.device_put, tree)
+
+
+@lru_cache(maxsize=64)
+def scalar(value: float) -> jax.Array:
+    """Return a number where the programs run; one that is used again and again is handed over once."""
+    return jax.device_put(np.float32(value))
 
 
 def _block(samples: Samples) -> int:

@@ -17,19 +17,23 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 __all__ = ["SMALL", "Workers", "compiled", "is_plain_arithmetic", "one_kernel", "prepare"]
 
-# XLA's library for small matrices costs more per call than a whole product of the paper's size (10 x 60).
-_OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_experimental_ynn_fusion_type": ""}
-
 SMALL = 128  # XLA turns products up to this size in every dimension into inline code
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` compiled for one core."""
-    options = _OPTIONS if jax.default_backend() == "cpu" else None
-    return jax.jit(function, compiler_options=options)
+def compiled(function: Callable[..., Any], *, small: bool = False) -> Callable[..., Any]:
+    """Return `function` compiled for one core; with `small`, where all its matrix products are small, as one kernel.
+
+    In one kernel products are inline code; XLA's library for them, which is faster for larger ones, must not be used.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.jit(function)
+    options: dict[str, Any] = {"xla_cpu_multi_thread_eigen": False}
+    if small:
+        options["xla_cpu_experimental_ynn_fusion_type"] = ""
+    return jax.jit(one_kernel(function) if small else function, compiler_options=options)
 
 
 def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from fedprox.engines import Broadcast, DeviceSide, Task
 from fedprox.methods import fedprox
 from fedprox.models import Model
 from fedprox.population import Population
-from fedprox.resident import Resident, resident
+from fedprox.resident import Resident
 from fedprox.solvers import sgd
 from fedprox.trees import Tree, to_numpy
 
@@ -49,7 +49,8 @@ def ours(
     )
     steps = epochs * int(steps_per_epoch(len(y), batch_size))
     task = Task(device=0, budget=steps, weight=1.0, mass=1.0)
-    solved = device.solve(task, Broadcast(1, start, (), mu), resident(start)).solved
+    broadcast = Broadcast(1, start, (), mu)
+    solved = device.solve(task, broadcast, device.shared(broadcast)).solved
     return {name: np.asarray(array) for name, array in to_numpy(solved[1]).items()}
 
 

@@ -12,13 +12,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from fedprox.inexactness import gradient_norm_program, inexactness
 from fedprox.methods import Method, Reply, Solution
 from fedprox.models import Model
 from fedprox.population import Samples
-from fedprox.resident import Resident, resident
+from fedprox.resident import Resident, resident, scalar
 from fedprox.runtime import compiled
 from fedprox.solvers import LocalProblem, Solver
 from fedprox.solvers.solver import span
@@ -73,11 +72,11 @@ class DeviceSide:
     gamma: float = 0.0
 
     @quiet
-    def solve(self, task: Task, broadcast: Broadcast, anchor: Tree) -> Answer:
-        """Work on the subproblem of a device; `anchor` is broadcast.params where the programs run."""
-        own = self.gradient(task.device, anchor) if self.method.needs_gradients else None
+    def solve(self, task: Task, broadcast: Broadcast, shared: Subproblem) -> Answer:
+        """Work on the subproblem of a device; `shared` is what all devices of the round have in common of it."""
+        own = self.gradient(task.device, shared.anchor) if self.method.needs_gradients else None
         linear = self.method.linear(broadcast.sent, task.state, own)
-        problem = Subproblem(anchor, resident(np.float32(broadcast.mu)), resident(linear))
+        problem = shared if linear is None else shared._replace(linear=resident(linear))
         local = LocalProblem(
             model=self.model,
             problem=problem,
@@ -114,6 +113,11 @@ class DeviceSide:
             drift2=squared_norm(difference(params, broadcast.params)),
             solved=(local, found),
         )
+
+    @staticmethod
+    def shared(broadcast: Broadcast) -> Subproblem:
+        """Return the subproblem without a linear term, with its arrays where the programs run."""
+        return Subproblem(resident(broadcast.params), scalar(broadcast.mu))
 
     def gradient(self, device: int, params: Tree) -> Tree:
         """Return grad F_k at `params`."""

@@ -46,13 +46,14 @@ class LocalEngine:
         zeros = jax.tree.map(np.zeros_like, params)
         sent = method.send(method.start(params), zeros if method.needs_gradients else None)
         task = Task(device=0, budget=1, weight=1.0, mass=1.0, state=method.start_device(params))
-        answer = self._device.solve(task, Broadcast(1, params, sent, 0.0), resident(params))
+        broadcast = Broadcast(1, params, sent, 0.0)
+        answer = self._device.solve(task, broadcast, self._device.shared(broadcast))
         self._device.inexactness(*answer.solved)
 
     def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast) -> RoundAnswer:
         """Have every task's device work on its subproblem; None is a device that is not asked for its result."""
-        anchor = resident(broadcast.params)
-        answers = self._over(tasks, lambda task: self._device.solve(task, broadcast, anchor))
+        shared = self._device.shared(broadcast)
+        answers = self._over(tasks, lambda task: self._device.solve(task, broadcast, shared))
         return RoundAnswer(
             averaged=_tree_sum(answers, lambda answer: answer.averaged),
             summed=_tree_sum(answers, lambda answer: answer.summed),

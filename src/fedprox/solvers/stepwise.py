@@ -14,11 +14,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from fedprox.inexactness import gradient_norm_program, inexactness
 from fedprox.models import Model, mean_gradient
+from fedprox.resident import scalar
 from fedprox.runtime import SMALL, compiled, is_plain_arithmetic, one_kernel
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.subproblem import Subproblem, add_terms, device_gradient
@@ -57,7 +57,7 @@ class Stepwise:
         if target is not None and target.is_met(params):
             return params, taken
         state = self.init(params)
-        learning_rate = np.float32(local.learning_rate)
+        learning_rate = scalar(local.learning_rate)
         fixed = (local.problem, learning_rate, local.resident.x, local.resident.y)
         if local.batch_size == 0:
             program = fullbatch_program(local.model, self, local.resident.block)
@@ -136,7 +136,7 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
 
         return lax.fori_loop(0, steps, take_step, (params, state))
 
-    return compiled(one_kernel(program) if small else program)
+    return compiled(program, small=small)
 
 
 @lru_cache(maxsize=32)

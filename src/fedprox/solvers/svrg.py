@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprox.models import Model
-from fedprox.runtime import SMALL, compiled, one_kernel
+from fedprox.runtime import SMALL, compiled
 from fedprox.solvers.sgd import sgd
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.solvers.stepwise import Stepwise, minibatch_program, piece_of
@@ -102,4 +102,4 @@ def _snapshot_program(model: Model, block: int) -> Callable[..., Any]:
         whole = add_terms(problem, params, own)
         return own, jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(whole)))
 
-    return compiled(one_kernel(program) if model.small and block <= SMALL else program)
+    return compiled(program, small=model.small and block <= SMALL)

@@ -22,7 +22,7 @@ from fedprox.inexactness import inexactness
 from fedprox.measures import Measurer, dissimilarity
 from fedprox.models import Model
 from fedprox.population import Population
-from fedprox.resident import Resident, resident
+from fedprox.resident import Resident
 from fedprox.runtime import Workers, compiled
 from fedprox.solvers import Solver
 from fedprox.subproblem import Subproblem, add_terms, device_gradient
@@ -85,10 +85,11 @@ class Devices:
         self, round: int, devices: Sequence[int], budgets: Sequence[int], params: Tree, mu: float
     ) -> list[Tree]:
         """Return the w_k of devices in a round that starts from `params`, each with its budget."""
-        broadcast, anchor = Broadcast(round, params, (), mu), resident(params)
+        broadcast = Broadcast(round, params, (), mu)
+        shared = self._device.shared(broadcast)
 
         def solve(task: Task) -> Tree:
-            return to_numpy(self._device.solve(task, broadcast, anchor).solved[1])
+            return to_numpy(self._device.solve(task, broadcast, shared).solved[1])
 
         tasks = [Task(device, budget, weight=1.0, mass=1.0) for device, budget in zip(devices, budgets, strict=True)]
         answers = dict(self._workers.run(solve, tasks, list(budgets)))
