@@ -182,6 +182,6 @@ def test_leaf_files_that_cannot_be_read(write_leaf, tmp_path):
     (folder / "train" / "data.json").write_text('{"users": [')
     with pytest.raises(DataError, match=r"data.json is not valid JSON: .* at line 1"):
         read_leaf(folder)
-    (folder / "train" / "data.json").write_bytes(b"\xff\xfe{}")
-    with pytest.raises(DataError, match=r"data.json is not UTF-8 text \(byte 0\)"):
+    (folder / "train" / "data.json").write_bytes(b'{"users": ["\xff"], "num_samples": [1], "user_data": {}}')
+    with pytest.raises(DataError, match=r"data.json is not UTF-8 text \(byte 12\)"):
         read_leaf(folder)
