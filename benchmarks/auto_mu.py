@@ -1,14 +1,15 @@
 """How good is `method.mu = "auto"`? It is compared with the best constant mu, which no user knows beforehand.
 
-    python -m benchmarks.auto_mu                                    all data sets that can be loaded; prints the table
+    python -m benchmarks.auto_mu                                    all data sets that can be loaded; prints the tables
     python -m benchmarks.auto_mu --data synthetic-1-1 --mu auto     some of them, and some values of mu
-    python -m benchmarks.auto_mu --write docs/choosing-mu.md        puts the table into the page
+    python -m benchmarks.auto_mu --data my-data.toml                data of your own: a config file
+    python -m benchmarks.auto_mu --mu --write docs/choosing-mu.md   runs nothing; puts the table into the page
 
 Each data set runs with its recipe (the paper's rounds, learning rate, K and E) at 0, 50 and 90% stragglers with every
 mu and every seed; stragglers are kept. A seed draws devices, stragglers, epochs and mini-batches; synthetic data are
 generated anew with it too (`data.seed` = `seed`), other data keep their one partition. The loss and the test accuracy
 of a run are means over its last 10 rounds. The best constant is the mu of the grid with the lowest loss on average
-over the seeds; a mu that diverges with any seed is not a candidate.
+over the seeds; a mu that diverges with any seed is not a candidate. The adaptive rule starts from mu = 0, its default.
 
 A result takes one line of the cache, and only what is not in the cache is run. After a change of the controller, run
 it with `--again auto`.
@@ -39,7 +40,7 @@ from fedprox.scheduler import Ended, Job, run_jobs
 DATA = ("synthetic-iid", "synthetic-0-0", "synthetic-0.5-0.5", "synthetic-1-1", "mnist", "femnist")
 LEVELS = (0.0, 0.5, 0.9)
 CONSTANTS = ("0", "0.001", "0.01", "0.1", "1")
-RULES = ("adaptive", "auto")
+RULES = ("auto", "adaptive")
 LAST = 10  # rounds over which the end of a run is averaged
 LOSS_WITHIN, ACCURACY_WITHIN = 1.05, 0.01
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
@@ -82,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     cache = _read(options.cache)
     for setting in (Setting(data, level) for data in options.data for level in options.stragglers):
         _fill(cache, setting, options)
-    table = "\n".join(_table(cache, options.data, options.seeds))
+    table = "\n".join(_tables(cache, options.data, options.seeds))
     print(table)
     if options.write is not None:
         command = "python -m benchmarks.auto_mu"
@@ -91,9 +92,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.auto_mu", description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", default=DATA, help="recipes")
+    parser.add_argument("--data", nargs="+", default=DATA, help="recipes or .toml files")
     parser.add_argument("--stragglers", nargs="+", type=float, default=LEVELS)
-    parser.add_argument("--mu", nargs="+", default=[*CONSTANTS, *RULES], help="numbers, adaptive or auto")
+    parser.add_argument("--mu", nargs="*", default=[*CONSTANTS, *RULES], help="numbers, adaptive, auto; none: no runs")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=0, help="processes; 0: one for each core")
     parser.add_argument("--again", nargs="+", default=[], help="values of mu to run although they are in the cache")
@@ -118,11 +119,10 @@ def _fill(cache: Cache, setting: Setting, options: argparse.Namespace) -> None:
         except FedProxError as error:
             print(f"  left out: {error}", file=sys.stderr)
             return
-        for ended in run_jobs(jobs, workers=options.workers):
-            if ended.error is not None:
-                print(f"  {ended.job.name}: {ended.error}", file=sys.stderr)
-            else:
-                cache[ended.job.name] = _result(ended)
+        every = run_jobs(jobs, workers=options.workers)
+        cache |= {ended.job.name: _result(ended) for ended in every if ended.error is None}
+        if failed := [ended for ended in every if ended.error is not None]:
+            print(f"  {len(failed)} runs failed; {failed[0].job.name}: {failed[0].error}", file=sys.stderr)
     _save(options.cache, cache)
 
 
@@ -149,27 +149,31 @@ def _outcome(cache: Cache, setting: Setting, mu: str, seeds: int) -> Outcome | N
     return Outcome(statistics.fmean(losses), statistics.fmean(run["accuracy"] for run in known), diverged)
 
 
-def _table(cache: Cache, names: list[str], seeds: int) -> Iterator[str]:
-    """Yield the lines of the table: every setting whose constants are all there."""
-    rules = " | ".join(f"{rule}: loss / best | accuracy - best | diverged | verdict" for rule in RULES)
-    yield f"| data | stragglers | {' | '.join(f'mu = {mu}' for mu in CONSTANTS)} | best mu | its accuracy | {rules} |"
-    yield "|---" * (4 + len(CONSTANTS) + 4 * len(RULES)) + "|"
-    for setting in (Setting(data, level) for data in names for level in LEVELS):
-        constants = {mu: _outcome(cache, setting, mu, seeds) for mu in CONSTANTS}
-        known = {mu: outcome for mu, outcome in constants.items() if outcome is not None}
-        if len(known) < len(CONSTANTS):
-            continue
-        stable = {mu: outcome for mu, outcome in known.items() if outcome.diverged == 0} or known
-        best = min(stable, key=lambda mu: stable[mu].loss)
-        cells = [setting.data, f"{setting.stragglers:.0%}", *(_loss(known[mu]) for mu in CONSTANTS)]
-        cells += [best, f"{stable[best].accuracy:.1%}"]
-        for rule in RULES:
-            cells += _verdict(_outcome(cache, setting, rule, seeds), stable[best])
-        yield f"| {' | '.join(cells)} |"
+def _tables(cache: Cache, names: list[str], seeds: int) -> Iterator[str]:
+    """Yield the lines of two tables over the settings whose constants are all there: the rules, the constants."""
+    rows = {setting: _constants(cache, setting, seeds) for setting in (Setting(d, s) for d in names for s in LEVELS)}
+    rows = {setting: constants for setting, constants in rows.items() if len(constants) == len(CONSTANTS)}
+    rules = [f"{rule}: {what}" for rule in RULES for what in ("loss / best", "accuracy - best", "diverged", "verdict")]
+    yield from _heading("data", "stragglers", "best mu", "its loss", "its accuracy", *rules)
+    for setting, constants in rows.items():
+        mu = _best(constants)
+        best = constants[mu]
+        verdicts = [cell for rule in RULES for cell in _verdict(_outcome(cache, setting, rule, seeds), best)]
+        yield _line(*_label(setting), mu, f"{best.loss:.3f}", f"{best.accuracy:.1%}", *verdicts)
+    yield ""
+    yield from _heading("data", "stragglers", *(f"mu = {mu}: loss, accuracy" for mu in CONSTANTS))
+    for setting, constants in rows.items():
+        yield _line(*_label(setting), *(_cell(constants[mu]) for mu in CONSTANTS))
 
 
-def _loss(outcome: Outcome) -> str:
-    return f"{outcome.loss:.3f}" + (f" ({outcome.diverged} diverged)" if outcome.diverged else "")
+def _constants(cache: Cache, setting: Setting, seeds: int) -> dict[str, Outcome]:
+    outcomes = {mu: _outcome(cache, setting, mu, seeds) for mu in CONSTANTS}
+    return {mu: outcome for mu, outcome in outcomes.items() if outcome is not None}
+
+
+def _best(constants: dict[str, Outcome]) -> str:
+    stable = [mu for mu, outcome in constants.items() if outcome.diverged == 0]
+    return min(stable or constants, key=lambda mu: constants[mu].loss)
 
 
 def _verdict(outcome: Outcome | None, best: Outcome) -> list[str]:
@@ -178,6 +182,24 @@ def _verdict(outcome: Outcome | None, best: Outcome) -> list[str]:
     ratio, more = outcome.loss / best.loss, outcome.accuracy - best.accuracy
     within = ratio <= LOSS_WITHIN and more >= -ACCURACY_WITHIN and outcome.diverged == 0
     return [f"{ratio:.3f}", f"{100 * more:+.1f}", str(outcome.diverged), "within" if within else "**miss**"]
+
+
+def _label(setting: Setting) -> tuple[str, str]:
+    return Path(setting.data).name.removesuffix(".toml"), f"{setting.stragglers:.0%}"
+
+
+def _cell(outcome: Outcome) -> str:
+    return f"{outcome.loss:.3f}, {outcome.accuracy:.1%}" + (
+        f", {outcome.diverged} diverged" if outcome.diverged else ""
+    )
+
+
+def _heading(*cells: str) -> list[str]:
+    return [_line(*cells), "|---" * len(cells) + "|"]
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _read(path: Path) -> Cache:
@@ -197,7 +219,11 @@ def _write(page: Path, text: str) -> None:
 
 
 def _machine() -> str:
-    return f"{len(os.sched_getaffinity(0))} cores of {platform.processor() or platform.machine()}"
+    """Return the number of cores and the processor's name where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return f"{len(os.sched_getaffinity(0))} cores of {models[0] if models else platform.machine()}"
 
 
 if __name__ == "__main__":
