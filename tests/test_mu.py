@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -204,6 +205,13 @@ def test_a_resumed_run_has_the_same_mu(rule, tmp_path):
     assert resumed.devices.column("mu") == whole.devices.column("mu")
     assert resumed.history.column("train_loss") == whole.history.column("train_loss")
     assert len(set(whole.devices.column("mu"))) > 1
+
+
+def test_the_example_of_the_page_runs():
+    page = (Path(__file__).parents[1] / "docs" / "choosing-mu.md").read_text()
+    names = {"__name__": "example"}
+    exec(page.partition("```python")[2].partition("```")[0], names)
+    assert names["result"].devices.column("mu") == [1.0, 0.5, 0.25, 0.125, 0.0625]
 
 
 def test_auto_tells_similar_devices_from_different_ones():
