@@ -143,6 +143,7 @@ def test_agreement_by_hand():
     [
         Signals(1.0),
         Signals(1.0, (1.0,), (2.0,), 2.0),
+        Signals(1.0, (1.0, 1e-20), (2.0, 1.0), 2.0),
         Signals(1.0, (0.5, 0.5), (0.0, 0.0), 0.0),
         Signals(1.0, (0.5, 0.5), (NAN, 1.0), NAN),
         Signals(1.0, (0.5, 0.5), (math.inf, 1.0), math.inf),

@@ -42,10 +42,9 @@ class Signals:
         0.0
         """
         mean2 = sum(weight * drift2 for weight, drift2 in zip(self.weights, self.drift2, strict=True))
-        if len(self.weights) < 2 or not 0 < mean2 < math.inf or not math.isfinite(self.mean_drift2):
-            return None
-        ratio, independent = self.mean_drift2 / mean2, sum(weight * weight for weight in self.weights)
-        return (ratio - independent) / (1 - independent)
+        independent = sum(weight * weight for weight in self.weights)
+        known = 0 < mean2 < math.inf and independent < 1 and math.isfinite(self.mean_drift2)
+        return (self.mean_drift2 / mean2 - independent) / (1 - independent) if known else None
 
 
 class MuController(Protocol):
