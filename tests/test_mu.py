@@ -77,11 +77,11 @@ def test_auto_starts_at_a_hundred_steps():
 
 
 def test_auto_by_hand():
-    """Up e^0.5; then, with one turn, down e^(-(0.5 / 1.05) / 3 - q) = e^(-0.158730 - 0.2)."""
+    """Up e^0.5; then, with one turn, the step is 0.5 / (1 + 1/7) = 0.4375, times 1/3 + 2 * 0.2 = 11/15."""
     rule = AutoMu.start(LEARNING_RATE).after(Signals(2.0)).after(Signals(2.5, **updates(0.9)))
     assert rule.mu == pytest.approx(math.exp(0.5))
     rule = rule.after(Signals(2.4, **updates(0.2)))
-    assert rule.mu == pytest.approx(math.exp(0.5 - 0.1587301587 - 0.2))
+    assert rule.mu == pytest.approx(math.exp(0.5 - 0.4375 * 11 / 15))
     assert rule.turns == 1
 
 
@@ -113,7 +113,7 @@ def test_auto_steps_shrink_with_turns():
     for loss in [1.0, 2.0] * 20:
         before, rule = rule, rule.after(Signals(loss))
     assert rule.turns == 38
-    assert math.log(rule.mu / before.mu) == pytest.approx(0.5 / (1 + 38 / 20))
+    assert math.log(rule.mu / before.mu) == pytest.approx(0.5 / (1 + 38 / 7))
 
 
 losses = st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True), max_size=60)

@@ -5,15 +5,15 @@ to be chosen, and the training loss often rises. A mu that is too large only slo
 the rule steers the share of rounds in which the loss rises to `SHARE`, on a logarithmic scale, because the best mu
 differs by factors between data sets:
 
-    log mu  +=  step                                      where the loss rose
-    log mu  -=  step SHARE / (1 - SHARE) + max(q, 0)      where it did not
+    log mu  +=  step                                           where the loss rose
+    log mu  -=  step (SHARE / (1 - SHARE) + 2 max(q, 0))       where it did not
 
 At a share of exactly `SHARE` the steps cancel. q is the agreement of the devices' updates (`Signals.agreement`):
-devices that agree need no restraint, so mu then falls at once, by up to a factor e in a round, not over many.
+devices that agree need no restraint, so mu then falls at once, by up to a factor 3 in a round, not over many.
 
 step = STEP / (1 + turns / SETTLE), where `turns` counts how often rising and falling took turns (the rule of Kesten
 for the gain of a stochastic approximation). A mu that is far off moves the loss one way only, and the step stays
-large; near the right one the loss goes up and down with the sampling of devices, and mu settles.
+large; near the right one the loss goes up and down with the choice of devices, and mu settles.
 
 A step of SGD moves w by the fraction lr mu towards w^t, so that 1 / (lr mu) is the number of steps that a device can
 go its own way, and lr mu, not mu, means the same on all data. It starts at a hundred steps. It stays between one
@@ -32,7 +32,7 @@ __all__ = ["AutoMu"]
 
 STEP = 0.5
 SHARE = 0.25
-SETTLE = 20
+SETTLE = 7
 FIRST, SMALLEST, LARGEST = 1e-2, 1e-5, 1.0  # of lr mu
 
 
@@ -76,7 +76,7 @@ class AutoMu:
         step = STEP / (1 + turns / SETTLE)
         if not rose:
             agreement = min(max(signals.agreement or 0.0, 0.0), 1.0)
-            step = -step * SHARE / (1 - SHARE) - agreement
+            step *= -(SHARE / (1 - SHARE) + 2 * agreement)
         fraction = min(max(self.learning_rate * self.mu * math.exp(step), SMALLEST), LARGEST)
         mu = fraction / self.learning_rate
         return replace(self, mu=mu, previous=loss if is_finite else None, rose=rose, turns=turns)
