@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(table)
     if options.write is not None:
         command = "python -m benchmarks.auto_mu"
-        _write(options.write, f"{table}\n\nMeasured with `{command}` on {_machine()}, {datetime.date.today()}.")
+        _write(options.write, f"{table}\n\nWritten by `{command}` on {_machine()}, {datetime.date.today()}.")
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -150,9 +150,10 @@ def _outcome(cache: Cache, setting: Setting, mu: str, seeds: int) -> Outcome | N
 
 
 def _tables(cache: Cache, names: list[str], seeds: int) -> Iterator[str]:
-    """Yield the lines of two tables over the settings whose constants are all there: the rules, the constants."""
+    """Yield the lines of two tables: the rules, the constants. A setting without all constants is "not run"."""
     rows = {setting: _constants(cache, setting, seeds) for setting in (Setting(d, s) for d in names for s in LEVELS)}
-    rows = {setting: constants for setting, constants in rows.items() if len(constants) == len(CONSTANTS)}
+    missing = [setting for setting, constants in rows.items() if len(constants) < len(CONSTANTS)]
+    rows = {setting: constants for setting, constants in rows.items() if setting not in missing}
     rules = [f"{rule}: {what}" for rule in RULES for what in ("loss / best", "accuracy - best", "diverged", "verdict")]
     yield from _heading("data", "stragglers", "best mu", "its loss", "its accuracy", *rules)
     for setting, constants in rows.items():
@@ -160,6 +161,8 @@ def _tables(cache: Cache, names: list[str], seeds: int) -> Iterator[str]:
         best = constants[mu]
         verdicts = [cell for rule in RULES for cell in _verdict(_outcome(cache, setting, rule, seeds), best)]
         yield _line(*_label(setting), mu, f"{best.loss:.3f}", f"{best.accuracy:.1%}", *verdicts)
+    for setting in missing:
+        yield _line(*_label(setting), "not run", *[""] * (2 + len(rules)))
     yield ""
     yield from _heading("data", "stragglers", *(f"mu = {mu}: loss, accuracy" for mu in CONSTANTS))
     for setting, constants in rows.items():
