@@ -109,8 +109,8 @@ class MethodConfig(Section):
         Field(description="one of fedavg, fedprox, feddane, scaffold, fednova, feddyn, fedavgm, fedadam, fedyogi"),
     ] = "fedprox"
     mu: Annotated[
-        Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["adaptive"],
-        Field(description="a number >= 0 or 'adaptive'"),
+        Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["adaptive", "auto"],
+        Field(description="a number >= 0, 'adaptive' or 'auto'"),
     ] = 0.0
     mu_initial: NotNegative = 0.0
     mu_step: Positive = 0.1
@@ -327,7 +327,7 @@ def _check_together(config: Config) -> None:
     needs_every_round = [
         name
         for name, active in (
-            ("method.mu = 'adaptive'", config.method.mu == "adaptive"),
+            (f"method.mu = {config.method.mu!r}", config.method.mu in ("adaptive", "auto")),
             ("stop.converged", config.stop.converged),
             ("stop.diverged", config.stop.diverged),
         )

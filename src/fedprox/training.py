@@ -80,7 +80,7 @@ def train(
     method = method or methods.build(config.method)
     solver_of = _solver_of(config, solver, method)
     params = _initial(config, model)
-    state = State(params, method.start(params), mu_controller or mu.build(config.method))
+    state = State(params, method.start(params), mu_controller or mu.build(config.method, config.solver.learning_rate))
     folder = RunFolder(out, config, resume=resume) if out is not None else None
     workers = Workers(config.engine.workers)
     try:

@@ -1,0 +1,61 @@
+"""What chooses mu, and what it sees.
+
+A controller is an immutable value: `mu` is what the next round uses, and `after(signals)` is the controller that has
+seen one more round. Its `state` is what its constructor takes, in plain JSON values, and goes into the checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+__all__ = ["MuController", "Signals"]
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What a controller sees of a round, all of it known to the server anyway; the initial model is round 0.
+
+    Attributes:
+      loss: the training loss f(w^t), None where the round was not measured.
+      weights, drift2: for each device kept, its weight in the average and ||w_k - w^t||^2; empty in round 0.
+      mean_drift2: ||w^{t+1} - w^t||^2, which is ||sum_k weight_k (w_k - w^t)||^2 for methods that average.
+    """
+
+    loss: float | None
+    weights: tuple[float, ...] = ()
+    drift2: tuple[float, ...] = ()
+    mean_drift2: float = 0.0
+
+    @property
+    def agreement(self) -> float | None:
+        """The agreement q = (r - s) / (1 - s) of the devices' updates d_k = w_k - w^t.
+
+        r = ||sum p_k d_k||^2 / sum p_k ||d_k||^2 is 1 where all updates are equal, and s = sum p_k^2 on average where
+        they are independent of each other with mean zero. So q is 1 in the first case and 0 in the second, whatever
+        the number of devices. It is None where nothing can be said: fewer than two devices, or none that moved.
+
+        >>> Signals(None, weights=(0.5, 0.5), drift2=(1.0, 1.0), mean_drift2=1.0).agreement
+        1.0
+        >>> Signals(None, weights=(0.5, 0.5), drift2=(1.0, 1.0), mean_drift2=0.5).agreement  # at right angles
+        0.0
+        """
+        mean2 = sum(weight * drift2 for weight, drift2 in zip(self.weights, self.drift2, strict=True))
+        independent = sum(weight * weight for weight in self.weights)
+        known = 0 < mean2 < math.inf and independent < 1 and math.isfinite(self.mean_drift2)
+        return (self.mean_drift2 / mean2 - independent) / (1 - independent) if known else None
+
+
+class MuController(Protocol):
+    """What chooses mu."""
+
+    @property
+    def mu(self) -> float:
+        """The mu of the next round."""
+
+    def after(self, signals: Signals) -> MuController:
+        """Return the controller after one more round, the initial model first."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs to continue: the arguments of the constructor."""

@@ -1,0 +1,223 @@
+"""Controllers of mu: sequences worked by hand, limits, bad input, and what a checkpoint keeps."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedprox
+from fedprox import mu
+from fedprox.config import Config, MethodConfig
+from fedprox.errors import ConfigError
+from fedprox.mu import AdaptiveMu, AutoMu, ConstantMu, Signals
+
+LEARNING_RATE = 0.01
+NAN = float("nan")
+
+
+def seen(rule, losses, **round):
+    """Return the mu after each loss."""
+    result = []
+    for loss in losses:
+        rule = rule.after(Signals(loss, **round))
+        result.append(rule.mu)
+    return result
+
+
+def updates(agreement):
+    """Return the signals of a round with two equal devices whose updates agree to this degree."""
+    return {"weights": (0.5, 0.5), "drift2": (1.0, 1.0), "mean_drift2": 0.5 + 0.5 * agreement}
+
+
+# The paper's rule
+
+
+def test_adaptive_rises_with_every_increase():
+    assert seen(AdaptiveMu(0.0), [1.0, 2.0, 3.0, 2.5, 2.6]) == [0.0, 0.1, 0.2, 0.2, 0.3]
+
+
+def test_adaptive_falls_after_five_decreases_and_counts_again():
+    assert seen(AdaptiveMu(1.0), range(20, 8, -1)) == [1.0] * 5 + [0.9] * 5 + [0.8, 0.8]
+
+
+def test_adaptive_counts_decreases_in_a_row_only():
+    assert seen(AdaptiveMu(1.0), [9, 8, 7, 6, 5, 6, 5, 4, 3, 2, 1]) == [1.0] * 5 + [1.1] * 5 + [1.0]
+
+
+def test_an_equal_loss_is_no_increase_and_ends_a_row_of_decreases():
+    assert seen(AdaptiveMu(1.0), [9, 8, 7, 6, 5, 5, 4, 3, 2, 1, 0]) == [1.0] * 10 + [0.9]
+
+
+def test_adaptive_is_never_negative():
+    assert seen(AdaptiveMu(0.05), [6, 5, 4, 3, 2, 1])[-1] == 0.0
+
+
+def test_adaptive_takes_a_loss_that_is_not_finite_for_an_increase():
+    assert seen(AdaptiveMu(0.0), [1.0, NAN, math.inf, 0.5, 0.6]) == [0.0, 0.1, 0.2, 0.2, 0.3]
+
+
+def test_adaptive_step_and_patience_can_be_set():
+    assert seen(AdaptiveMu(1.0, step=0.25, patience=2), [3, 2, 1, 4]) == [1.0, 1.0, 0.75, 1.0]
+
+
+def test_tenths_up_and_down_end_where_they_began():
+    rule = AdaptiveMu(0.0, patience=1)
+    assert seen(rule, [1, 2, 3, 4, 3, 2, 1])[-1] == 0.0
+
+
+# Automatic
+
+
+def test_auto_starts_at_a_hundred_steps():
+    assert AutoMu.start(0.01).mu == 1.0
+    assert AutoMu.start(0.5).mu == 0.02
+
+
+def test_auto_by_hand():
+    """Up e^0.5; then, with one turn, the step is 0.5 / (1 + 1/7) = 0.4375, times 1/3 + 2 * 0.2 = 11/15."""
+    rule = AutoMu.start(LEARNING_RATE).after(Signals(2.0)).after(Signals(2.5, **updates(0.9)))
+    assert rule.mu == pytest.approx(math.exp(0.5))
+    rule = rule.after(Signals(2.4, **updates(0.2)))
+    assert rule.mu == pytest.approx(math.exp(0.5 - 0.4375 * 11 / 15))
+    assert rule.turns == 1
+
+
+def test_auto_without_turns_keeps_its_balance_at_one_rise_in_four():
+    rule = AutoMu(1.0, LEARNING_RATE, previous=1.0)
+    up = math.log(rule.after(Signals(2.0)).mu)
+    down = math.log(rule.after(Signals(0.5)).mu)
+    assert 0.25 * up + 0.75 * down == pytest.approx(0.0)
+
+
+def test_disagreement_does_not_slow_the_fall():
+    falls = [seen(AutoMu.start(LEARNING_RATE), [2.0, 1.9], **updates(q))[-1] for q in (-0.5, 0.0)]
+    assert falls[0] == falls[1]
+
+
+def test_auto_falls_fast_on_devices_that_agree_and_stays_above_its_floor():
+    mus = seen(AutoMu.start(LEARNING_RATE), range(100, 0, -1), **updates(0.8))
+    assert mus[7] < 1e-2
+    assert mus[-1] == pytest.approx(1e-5 / LEARNING_RATE)
+
+
+def test_auto_takes_a_loss_that_is_not_finite_for_a_rise():
+    mus = seen(AutoMu.start(LEARNING_RATE), [1.0, NAN, NAN, 5.0], weights=(0.5, 0.5), drift2=(NAN, 1.0))
+    assert mus == pytest.approx([1.0, math.exp(0.5), math.exp(1.0), math.exp(1.0)])
+
+
+def test_auto_steps_shrink_with_turns():
+    rule = AutoMu.start(LEARNING_RATE)
+    for loss in [1.0, 2.0] * 20:
+        before, rule = rule, rule.after(Signals(loss))
+    assert rule.turns == 38
+    assert math.log(rule.mu / before.mu) == pytest.approx(0.5 / (1 + 38 / 7))
+
+
+losses = st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True), max_size=60)
+rounds = st.tuples(st.floats(0, 1e30), st.floats(0, 1e30), st.floats(0, 1e30), st.floats(0.01, 0.99))
+
+
+@given(losses, rounds, st.floats(1e-5, 10.0))
+def test_learning_rate_times_auto_mu_stays_in_its_bounds(losses, round, learning_rate):
+    first, second, mean, weight = round
+    rule = AutoMu.start(learning_rate)
+    for loss in losses:
+        rule = rule.after(Signals(loss, (weight, 1 - weight), (first, second), mean))
+        assert 1e-5 * (1 - 1e-9) <= learning_rate * rule.mu <= 1 + 1e-9
+
+
+# What a controller sees
+
+
+def test_agreement_by_hand():
+    """d_1 = (3, 0), d_2 = (0, 4), weights 1/4 and 3/4: r = (0.75^2 + 3^2) / (9/4 + 12) = 9.5625 / 14.25, s = 0.625."""
+    signals = Signals(None, (0.25, 0.75), (9.0, 16.0), 0.75**2 + 3.0**2)
+    assert signals.agreement == pytest.approx((9.5625 / 14.25 - 0.625) / 0.375)
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        Signals(1.0),
+        Signals(1.0, (1.0,), (2.0,), 2.0),
+        Signals(1.0, (1.0, 1e-20), (2.0, 1.0), 2.0),
+        Signals(1.0, (0.5, 0.5), (0.0, 0.0), 0.0),
+        Signals(1.0, (0.5, 0.5), (NAN, 1.0), NAN),
+        Signals(1.0, (0.5, 0.5), (math.inf, 1.0), math.inf),
+    ],
+)
+def test_no_agreement_where_nothing_can_be_said(signals):
+    assert signals.agreement is None
+
+
+# State, config, whole runs
+
+
+@pytest.mark.parametrize("rule", [ConstantMu(0.3), AdaptiveMu(0.2, 0.05, 3), AutoMu.start(0.03)])
+def test_a_restored_controller_goes_on_as_if_never_stopped(rule):
+    start = rule
+    for loss in (3.0, 2.0, 2.5, NAN, 2.4, 2.3):
+        rule = rule.after(Signals(loss, **updates(0.1)))
+    back = mu.restore(start, json.loads(json.dumps(rule.state(), allow_nan=False)))
+    assert back == rule
+    for loss in (2.2, 2.1, 2.6):
+        back, rule = back.after(Signals(loss)), rule.after(Signals(loss))
+    assert back == rule
+
+
+def test_build_follows_the_config():
+    assert mu.build(MethodConfig(mu=0.1), LEARNING_RATE) == ConstantMu(0.1)
+    config = MethodConfig(mu="adaptive", mu_initial=1.0, mu_step=0.2, mu_patience=3)
+    assert mu.build(config, LEARNING_RATE) == AdaptiveMu(1.0, 0.2, 3)
+    assert mu.build(MethodConfig(mu="auto"), 0.03) == AutoMu.start(0.03)
+
+
+@pytest.mark.parametrize("value", [-1.0, "automatic", math.inf, True])
+def test_bad_mu_is_refused(value):
+    with pytest.raises(ConfigError) as error:
+        Config.from_dict({"method": {"mu": value}})
+    assert str(error.value) == f"`method.mu` must be a number >= 0, 'adaptive' or 'auto'; got {value!r}"
+
+
+@pytest.mark.parametrize("rule", ["adaptive", "auto"])
+def test_rules_that_need_every_loss_say_so(rule):
+    with pytest.raises(ConfigError, match=rf"`measure.every` must be 1 with `method.mu = '{rule}'`.*; got 2"):
+        Config.from_dict({"method": {"mu": rule}, "measure": {"every": 2}})
+
+
+SMALL = {
+    "data": {"devices": 12},
+    "solver": {"epochs": 2},
+    "devices": {"stragglers": 0.5},
+    "checkpoint": {"every": 3},
+    "engine": {"workers": 1},
+}
+
+
+@pytest.mark.parametrize("rule", ["adaptive", "auto"])
+def test_a_resumed_run_has_the_same_mu(rule, tmp_path):
+    settings = {**SMALL, "method": {"mu": rule, "mu_initial": 1.0, "mu_patience": 2}}
+    whole = fedprox.train({**settings, "rounds": 8})
+    fedprox.train({**settings, "rounds": 4}, out=tmp_path / "run")
+    resumed = fedprox.train({**settings, "rounds": 8}, out=tmp_path / "run", resume=True)
+    assert resumed.devices.column("mu") == whole.devices.column("mu")
+    assert resumed.history.column("train_loss") == whole.history.column("train_loss")
+    assert len(set(whole.devices.column("mu"))) > 1
+
+
+def test_the_example_of_the_page_runs():
+    page = (Path(__file__).parents[1] / "docs" / "choosing-mu.md").read_text()
+    names = {"__name__": "example"}
+    exec(page.partition("```python")[2].partition("```")[0], names)
+    assert names["result"].devices.column("mu") == [1.0, 0.5, 0.25, 0.125, 0.0625]
+
+
+def test_auto_tells_similar_devices_from_different_ones():
+    settings = {**SMALL, "rounds": 12, "method": {"mu": "auto"}, "solver": {"epochs": 20}}
+    alike = fedprox.train({**settings, "data": {"name": "synthetic_iid"}})
+    different = fedprox.train({**settings, "data": {"name": "synthetic", "alpha": 1.0, "beta": 1.0}})
+    assert alike.devices[-1]["mu"] < 0.01
+    assert different.devices[-1]["mu"] > 0.1
