@@ -8,6 +8,8 @@ bias.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,7 @@ from fedprox.trees import Tree
 __all__ = ["linear_regression"]
 
 
+@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
 def linear_regression(features: int, *, bias: bool = True) -> Model:
     """Return least squares on flat inputs of `features` numbers.
 

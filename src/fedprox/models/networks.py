@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from fedprox.trees import Tree
 __all__ = ["cnn", "mlp"]
 
 
+@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
 def mlp(features: int, classes: int, hidden: int = 128) -> Model:
     """Return a perceptron with one hidden layer of ReLU units.
 
@@ -33,6 +35,7 @@ def mlp(features: int, classes: int, hidden: int = 128) -> Model:
     return classifier("mlp", init, scores)
 
 
+@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
 def cnn(shape: tuple[int, ...], classes: int, channels: tuple[int, int] = (16, 32)) -> Model:
     """Return two 5x5 convolutions, each with ReLU and 2x2 max pooling, and a dense layer.
 

@@ -12,6 +12,8 @@ factor exceeds 1/2, so none of the Hessian exceeds half the largest of mean_i (x
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +25,7 @@ from fedprox.trees import Tree
 __all__ = ["softmax_regression"]
 
 
+@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
 def softmax_regression(features: int, classes: int) -> Model:
     """Return softmax regression on flat inputs of `features` numbers.
 

@@ -7,6 +7,7 @@ whether a message is positive (Sent140); its word vectors are given and stay as 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from fedprox.trees import Tree
 __all__ = ["char_lstm", "sentiment_lstm"]
 
 
+@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
 def char_lstm(classes: int, length: int = 80, embedding: int = 8, hidden: int = 100) -> Model:
     """Return the model of the next of `classes` characters, from the codes (batch, length) of those before it.
 

@@ -1,0 +1,40 @@
+"""One compiled program serves all sizes, budgets, coefficients and learning rates."""
+
+import fedprox
+from fedprox.config import SolverConfig
+from fedprox.measures import _program
+from fedprox.models import softmax_regression
+from fedprox.population import Population
+from fedprox.resident import Resident
+from fedprox.solvers import build, minibatch_program
+
+
+def test_nothing_is_compiled_again_when_sizes_epochs_mu_or_learning_rate_change(small_population):
+    model = softmax_regression(small_population.shape[0], small_population.classes)
+    local = minibatch_program(model, build(SolverConfig()), 7)  # a batch size that no other test uses
+    measure = _program(model, Resident.of(small_population.train).block, True)
+    before = measure._cache_size()
+    for epochs, mu, rate, stragglers in ((1, 0.0, 0.1, 0.0), (3, 0.5, 0.2, 0.5), (5, 1.0, 0.01, 0.9)):
+        result = fedprox.train(
+            {
+                "rounds": 3,
+                "method": {"mu": mu},
+                "solver": {"epochs": epochs, "learning_rate": rate, "batch_size": 7},
+                "devices": {"per_round": 4, "stragglers": stragglers},
+            },
+            population=small_population,
+        )
+        sizes = {size for row in result.devices for size in row["samples"]}
+        assert len(sizes) > 2
+    assert local._cache_size() == 1
+    assert measure._cache_size() <= before + 1
+
+
+def test_small_devices_are_not_padded_to_the_largest():
+    # the work of a round is the sum of the devices' own steps
+    population = Population.from_arrays(
+        [[0.0]] * 1010, [0, 1] * 505, [0] * 1000 + list(range(1, 11)), test=[False] * 1010
+    )
+    config = {"rounds": 1, "solver": {"epochs": 1}, "devices": {"per_round": 11}}
+    row = fedprox.train(config, population=population).devices[0]
+    assert sorted(row["steps"]) == [1] * 10 + [100]
