@@ -90,6 +90,15 @@ def test_overrides_read_toml_and_fall_back_to_text():
         with_overrides({"rounds": 3}, ["rounds.x=1"])
 
 
+def test_another_method_leaves_behind_what_the_recipe_says_of_its_own():
+    recipe = settings_of("synthetic-1-1")
+    assert with_overrides(recipe, ["method.name=fedavg"])["method"] == {"name": "fedavg"}
+    assert with_overrides(recipe, ["method.name=feddane"])["method"] == {"name": "feddane", "mu": 1.0}
+    for given in (["method.mu=1", "method.name=fedavg"], ["method.name=fedavg", "method.mu=1"]):
+        with pytest.raises(ConfigError, match=r"`method.mu` must be left out"):
+            Config.from_dict(with_overrides(recipe, given))  # what a user gives is never dropped in silence
+
+
 def test_the_settings_given_are_not_changed():
     settings = {"method": {"mu": 1.0}}
     with_overrides(settings, ["method.mu=2"])

@@ -282,12 +282,18 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def with_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Apply `section.key=value` strings to nested settings; the last one wins.
 
-    The value is read as TOML, and as plain text where it is not valid TOML or the key wants text.
+    The value is read as TOML, and as plain text where it is not valid TOML or the key wants text. With another
+    `method.name`, settings of the method before that the new one does not have are left out.
 
     >>> with_overrides({"seed": 1}, ["method.mu=0.1", "data.path=./x", "seed=2"])
     {'seed': 2, 'method': {'mu': 0.1}, 'data': {'path': './x'}}
     """
     result = {name: dict(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
+    overrides = list(overrides)
+    for override in overrides:
+        key, _, name = override.partition("=")
+        if key.strip() == "method.name" and isinstance(result.get("method"), dict):
+            _keep_what_fits(result["method"], name.strip().strip("\"'"))
     for override in overrides:
         key, equals, text = override.partition("=")
         *sections, name = key.strip().split(".")
@@ -300,6 +306,12 @@ def with_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dic
                 raise ConfigError(f"`{sections[0]}` is not a section; got {override!r}")
         target[name] = _override_value(sections, name, text.strip())
     return result
+
+
+def _keep_what_fits(method: dict[str, Any], name: str) -> None:
+    """Take away what a recipe says of its own method, such as its mu, when another one is asked for."""
+    for key in [key for key in method if key != "name" and key not in METHOD_KEYS.get(name, method)]:
+        del method[key]
 
 
 def _override_value(sections: list[str], name: str, text: str) -> Any:
