@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import resource
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,32 +17,29 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedprox import __version__, data, methods, mu, solvers
+from fedprox import __version__, data, methods, mu
 from fedprox.config import Config
 from fedprox.engines import Broadcast, DeviceSide, LocalEngine, RoundAnswer, Task
-from fedprox.errors import ConfigError
-from fedprox.files import read_tensors
 from fedprox.history import History
-from fedprox.measures import Measurer, Measures
+from fedprox.initial import initial
+from fedprox.measures import Measurer
 from fedprox.methods import Method
 from fedprox.models import Model
 from fedprox.plan import RoundPlan, plan_round
 from fedprox.population import Population
-from fedprox.randomness import Purpose, words
 from fedprox.resident import Resident
 from fedprox.result import Callback, Progress, Result
+from fedprox.rows import finite, gamma_summary, stopped_by
 from fedprox.run_folder import Checkpoint, RunFolder, read_history
 from fedprox.runtime import Workers, prepare
 from fedprox.sampling import check_sampling
+from fedprox.solver_choice import SolverChoice, solver_of
 from fedprox.solvers import Solver
 from fedprox.state import State
 from fedprox.stopping import Outcome
-from fedprox.trees import Tree, difference, flatten_names, quiet, squared_norm, to_numpy, unflatten_names
+from fedprox.trees import Tree, difference, flatten_names, quiet, squared_norm
 
-__all__ = ["SolverChoice", "train"]
-
-SolverChoice = Solver | Mapping[int, Solver] | Callable[[int], Solver]
-"""One solver for all devices, or one for each: a mapping from device or a function of it."""
+__all__ = ["train"]
 
 
 def train(
@@ -78,13 +74,15 @@ def train(
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
     model = model or data.model_for(config, population)
     method = method or methods.build(config.method)
-    solver_of = _solver_of(config, solver, method)
-    params = _initial(config, model)
+    solver_for = solver_of(config, solver, method)
+    params = initial(config, model)
     state = State(params, method.start(params), mu_controller or mu.build(config.method, config.solver.learning_rate))
     folder = RunFolder(out, config, resume=resume) if out is not None else None
     workers = Workers(config.engine.workers)
     try:
-        return _Run(config, population, model, method, solver_of, state, workers, folder, started).to_the_end(callbacks)
+        return _Run(config, population, model, method, solver_for, state, workers, folder, started).to_the_end(
+            callbacks
+        )
     finally:
         workers.close()
         if folder is not None:
@@ -187,7 +185,7 @@ class _Run:
         if self.config.measure.gamma:
             record["gamma"] = self.engine.inexactness(answer)
         if self.config.solver.gamma > 0:
-            record["stopped_by"] = _stopped_by(plan, answer)
+            record["stopped_by"] = stopped_by(plan, answer)
         return record, _signals(plan, answer, before, state.params)
 
     def _tasks(self, plan: RoundPlan) -> list[Task | None]:
@@ -233,8 +231,8 @@ class _Run:
         self.outcome.see(state.round, measures.train_loss)
         record = {
             "round": state.round,
-            **_finite(measures, self.config.measure.dissimilarity),
-            **_gamma_summary(round_record.get("gamma")),
+            **finite(measures, self.config.measure.dissimilarity),
+            **gamma_summary(round_record.get("gamma")),
             "mu": used_mu,
             "seconds": self._seconds(),
             "solve_seconds": round_record["solve_seconds"],
@@ -302,89 +300,7 @@ class _Run:
         return time.perf_counter() - self.started
 
 
-def _solver_of(config: Config, choice: SolverChoice | None, method: Method) -> Callable[[int], Solver]:
-    """Return the solver of each device, checked against what the method can use and what can be stable."""
-    largest_mu = method.mu(config.method.mu) if isinstance(config.method.mu, float) else 0.0
-    if config.solver.name == "sgd" and choice is None and config.solver.learning_rate * largest_mu >= 2:
-        key = "mu" if method.proximal else "alpha"
-        warnings.warn(
-            f"SGD cannot be stable where `solver.learning_rate` times `method.{key}` is 2 or more; "
-            f"got {config.solver.learning_rate} * {largest_mu}",
-            stacklevel=3,
-        )
-    if isinstance(choice, Mapping):
-        for one in choice.values():
-            method.check(one)
-        return lambda device: _entry(choice, device)
-    if callable(choice):
-        return _checked(choice, method)
-    everybody = choice or solvers.build(config.solver)
-    method.check(everybody)
-    return lambda device: everybody
-
-
-def _checked(choice: Callable[[int], Solver], method: Method) -> Callable[[int], Solver]:
-    def checked(device: int) -> Solver:
-        solver = choice(device)
-        method.check(solver)
-        return solver
-
-    checked(0)  # before anything is written
-    return checked
-
-
-def _entry(choice: Mapping[int, Solver], device: int) -> Solver:
-    try:
-        return choice[device]
-    except KeyError:
-        raise ConfigError(f"`solver` must have an entry for every device; device {device} has none") from None
-
-
-def _initial(config: Config, model: Model) -> Tree:
-    """Return w^0: drawn for the seed, or read from `model.init`."""
-    key_words = words(1, config.seed, Purpose.INITIAL_MODEL).view(np.uint32)
-    params = to_numpy(model.init(jax.random.wrap_key_data(jax.numpy.asarray(key_words))))
-    if not config.model.init:
-        return params
-    path = Path(config.model.init)
-    named, _ = read_tensors(path / "model.safetensors" if path.is_dir() else path)
-    try:
-        return unflatten_names(named, like=params)
-    except ValueError as error:
-        raise ConfigError(f"`model.init` must fit the model {model.name}: {error}; got {config.model.init!r}") from None
-
-
 def _signals(plan: RoundPlan, answer: RoundAnswer, before: Tree, after: Tree) -> mu.Signals:
     weights = tuple(plan.weights[plan.kept].tolist())
     drift2 = tuple(drift for drift in answer.drift2 if drift is not None)
     return mu.Signals(None, weights, drift2, squared_norm(difference(after, before)))
-
-
-def _stopped_by(plan: RoundPlan, answer: RoundAnswer) -> list[str | None]:
-    """Say for each device whether its budget or the target gamma ended its work; None for one not asked.
-
-    gamma is checked where another epoch, or another gradient over all samples, would still have fitted.
-    """
-    per_epoch = plan.work.budget / plan.work.epochs
-    return [
-        None if not kept else "gamma" if budget - steps >= epoch else "budget"
-        for kept, steps, budget, epoch in zip(plan.kept, answer.steps, plan.work.budget, per_epoch, strict=True)
-    ]
-
-
-def _gamma_summary(gammas: Sequence[float | None] | None) -> dict[str, float | None]:
-    known = [gamma for gamma in gammas or () if gamma is not None]
-    if gammas is None:
-        return {}
-    if not known or not np.isfinite(known).all():
-        return {"gamma_mean": None, "gamma_max": None}
-    return {"gamma_mean": float(np.mean(known)), "gamma_max": max(known)}
-
-
-def _finite(measures: Measures, dissimilarity: bool) -> dict[str, float | None]:
-    """Return the measures with None in place of what is not finite."""
-    names = ["train_loss", "train_accuracy", "test_accuracy"]
-    if dissimilarity:
-        names += ["gradient_variance", "dissimilarity"]
-    values = {name: getattr(measures, name) for name in names}
-    return {name: value if value is None or np.isfinite(value) else None for name, value in values.items()}

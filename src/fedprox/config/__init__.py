@@ -1,0 +1,50 @@
+"""The configuration of a run: every setting, its default and its rule.
+
+A config is a frozen tree of sections. It is read from TOML, a dict or keyword arguments, refuses what it does not
+know, and says so in one sentence: the field, the rule, the value. `to_toml` writes the whole resolved config back, so
+that a run folder is enough to run it again.
+
+    >>> config = Config.from_dict({"method": {"mu": 1.0}})
+    >>> config.method.mu, config.solver.epochs
+    (1.0, 20)
+    >>> Config.from_dict({"method": {"mu": -1.0}})
+    Traceback (most recent call last):
+    ...
+    fedprox.errors.ConfigError: `method.mu` must be a number >= 0, 'adaptive' or 'auto'; got -1.0
+"""
+
+from __future__ import annotations
+
+from fedprox.config.config import Config
+from fedprox.config.overrides import with_overrides
+from fedprox.config.sections import (
+    METHOD_KEYS,
+    CheckpointConfig,
+    DataConfig,
+    DevicesConfig,
+    EngineConfig,
+    MeasureConfig,
+    MethodConfig,
+    ModelConfig,
+    SolverConfig,
+    StopConfig,
+    SystemsConfig,
+)
+from fedprox.config.toml import read_toml
+
+__all__ = [
+    "METHOD_KEYS",
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "DevicesConfig",
+    "EngineConfig",
+    "MeasureConfig",
+    "MethodConfig",
+    "ModelConfig",
+    "SolverConfig",
+    "StopConfig",
+    "SystemsConfig",
+    "read_toml",
+    "with_overrides",
+]

@@ -1,0 +1,113 @@
+"""The whole config of a run, and the sentence that a bad one gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from fedprox.config.fields import Count, Section, Seed
+from fedprox.config.rules import check_together
+from fedprox.config.sections import (
+    METHOD_KEYS,
+    CheckpointConfig,
+    DataConfig,
+    DevicesConfig,
+    EngineConfig,
+    MeasureConfig,
+    MethodConfig,
+    ModelConfig,
+    SolverConfig,
+    StopConfig,
+    SystemsConfig,
+)
+from fedprox.config.toml import dump_toml, read_toml
+from fedprox.errors import ConfigError, nearest
+
+__all__ = ["Config"]
+
+
+class Config(Section):
+    """Everything that defines a run."""
+
+    seed: Seed = 0
+    rounds: Count = 200
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    method: MethodConfig = MethodConfig()
+    solver: SolverConfig = SolverConfig()
+    devices: DevicesConfig = DevicesConfig()
+    systems: SystemsConfig = SystemsConfig()
+    measure: MeasureConfig = MeasureConfig()
+    stop: StopConfig = StopConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    engine: EngineConfig = EngineConfig()
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Config:
+        """Check `settings` (nested, as TOML gives them) and fill in the defaults."""
+        if "compare" in settings:
+            raise ConfigError("a config with a [compare] section describes several runs; use `fedprox compare`")
+        try:
+            config = cls.model_validate(dict(settings))
+        except ValidationError as error:
+            raise ConfigError(_sentence(error.errors()[0])) from None
+        check_together(config)
+        return config
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Config:
+        """Read a config file."""
+        return cls.from_dict(read_toml(path))
+
+    @classmethod
+    def of(cls, config: Config | Mapping[str, Any] | str | Path) -> Config:
+        """Accept what `fedprox.train` accepts: a Config, a dict or the path of a TOML file."""
+        if isinstance(config, Config):
+            return config
+        if isinstance(config, Mapping):
+            return cls.from_dict(config)
+        return cls.from_toml(config)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the resolved settings as plain nested values; `from_dict` takes them back."""
+        settings = self.model_dump()
+        belongs = ("name", *METHOD_KEYS[self.method.name])  # a key of another method would be refused
+        settings["method"] = {key: value for key, value in settings["method"].items() if key in belongs}
+        return settings
+
+    def to_toml(self) -> str:
+        """Return the resolved settings as TOML text."""
+        return dump_toml(self.to_dict())
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """Turn pydantic's first complaint into: `field` must be rule; got value."""
+    owner: Any = Config
+    path: list[str] = []
+    rule = "valid"
+    for part in error["loc"]:
+        fields = getattr(owner, "model_fields", {})
+        if not isinstance(part, str) or (path and part not in fields and error["type"] != "extra_forbidden"):
+            break  # the rest names a branch of a union, not a field
+        path.append(part)
+        if part not in fields:
+            return f"unknown key `{'.'.join(path)}`{_nearest_key(path)}"
+        field = fields[part]
+        owner = field.annotation
+        rule = field.description or "a table of settings"
+    value = error["input"]
+    return f"`{'.'.join(path)}` must be {rule}; got {value!r}"
+
+
+def _nearest_key(path: list[str]) -> str:
+    every = [
+        f"{name}.{key}" if hasattr(field.annotation, "model_fields") else name
+        for name, field in Config.model_fields.items()
+        for key in getattr(field.annotation, "model_fields", {"": None})
+    ]
+    sections = [name for name, field in Config.model_fields.items() if hasattr(field.annotation, "model_fields")]
+    return nearest(".".join(path), [*every, *sections])

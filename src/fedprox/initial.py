@@ -1,0 +1,31 @@
+"""w^0: the model that a run starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedprox.config import Config
+from fedprox.errors import ConfigError
+from fedprox.files import read_tensors
+from fedprox.models import Model
+from fedprox.randomness import Purpose, words
+from fedprox.trees import Tree, to_numpy, unflatten_names
+
+__all__ = ["initial"]
+
+
+def initial(config: Config, model: Model) -> Tree:
+    """Return w^0: drawn for the seed, or read from `model.init`."""
+    key_words = words(1, config.seed, Purpose.INITIAL_MODEL).view(np.uint32)
+    params = to_numpy(model.init(jax.random.wrap_key_data(jax.numpy.asarray(key_words))))
+    if not config.model.init:
+        return params
+    path = Path(config.model.init)
+    named, _ = read_tensors(path / "model.safetensors" if path.is_dir() else path)
+    try:
+        return unflatten_names(named, like=params)
+    except ValueError as error:
+        raise ConfigError(f"`model.init` must fit the model {model.name}: {error}; got {config.model.init!r}") from None

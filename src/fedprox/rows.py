@@ -1,0 +1,44 @@
+"""What a round leaves in `metrics.jsonl` and `devices.jsonl`, beside its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedprox.engines import RoundAnswer
+from fedprox.measures import Measures
+from fedprox.plan import RoundPlan
+
+__all__ = ["finite", "gamma_summary", "stopped_by"]
+
+
+def stopped_by(plan: RoundPlan, answer: RoundAnswer) -> list[str | None]:
+    """Say for each device whether its budget or the target gamma ended its work; None for one not asked.
+
+    gamma is checked where another epoch, or another gradient over all samples, would still have fitted.
+    """
+    per_epoch = plan.work.budget / plan.work.epochs
+    return [
+        None if not kept else "gamma" if budget - steps >= epoch else "budget"
+        for kept, steps, budget, epoch in zip(plan.kept, answer.steps, plan.work.budget, per_epoch, strict=True)
+    ]
+
+
+def gamma_summary(gammas: Sequence[float | None] | None) -> dict[str, float | None]:
+    """Return the mean and the largest gamma of a round, None where one is not finite; nothing if none was measured."""
+    known = [gamma for gamma in gammas or () if gamma is not None]
+    if gammas is None:
+        return {}
+    if not known or not np.isfinite(known).all():
+        return {"gamma_mean": None, "gamma_max": None}
+    return {"gamma_mean": float(np.mean(known)), "gamma_max": max(known)}
+
+
+def finite(measures: Measures, dissimilarity: bool) -> dict[str, float | None]:
+    """Return the measures with None in place of what is not finite."""
+    names = ["train_loss", "train_accuracy", "test_accuracy"]
+    if dissimilarity:
+        names += ["gradient_variance", "dissimilarity"]
+    values = {name: getattr(measures, name) for name in names}
+    return {name: value if value is None or np.isfinite(value) else None for name, value in values.items()}
