@@ -33,6 +33,8 @@ ORDER = [
     "methods",
     "mu",
     "engines",
+    "measured_sample",
+    "sample_error",
     "measures",
     "stopping",
     "history",

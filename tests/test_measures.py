@@ -6,6 +6,7 @@ import pytest
 
 import reference_fedprox as reference
 from conftest import population_of
+from fedprox.measured_sample import draw_measured
 from fedprox.measures import Measurer, dissimilarity
 from fedprox.models import Model, softmax_regression
 from fedprox.population import Population
@@ -64,15 +65,25 @@ def test_devices_without_test_data_are_normal():
 
 
 def test_a_fixed_sample_of_devices_is_measured(small_population):
-    measurer = measurer_of(small_population, sample=2, seed=1)
-    assert len(measurer.devices) == 2
+    measurer = measurer_of(small_population, sample=3, seed=1)
+    sizes = np.diff(small_population.train.offsets)
+    sample = draw_measured(sizes, 3, seed=1)
+    assert measurer.devices.tolist() == sample.devices.tolist()
     params = some_params(small_population)
-    devices = [small_population.train.of(int(k)) for k in measurer.devices]
-    loss, variance, _ = reference.measures(params["weight"].astype(float), params["bias"].astype(float), devices)
+    weight, bias = params["weight"].astype(float), params["bias"].astype(float)
+    masses = sample.weight * sizes[sample.devices]
+    masses /= masses.sum()
+    losses, gradients = [], []
+    for k in sample.devices:
+        values, by_weight, by_bias = reference.losses_and_gradient(weight, bias, *small_population.train.of(int(k)))
+        losses.append(values.mean())
+        gradients.append(np.concatenate([by_weight.ravel(), by_bias]))
+    mean = masses @ gradients
     measured = measurer.measure(params)
-    assert measured.train_loss == pytest.approx(loss, rel=1e-5)
+    assert measured.train_loss == pytest.approx(masses @ losses, rel=1e-5)
+    variance = masses @ [((gradient - mean) ** 2).sum() for gradient in gradients]
     assert measured.gradient_variance == pytest.approx(variance, rel=1e-4)
-    assert measurer_of(small_population, sample=2, seed=1).devices.tolist() == measurer.devices.tolist()
+    assert [record["device"] for record in measurer.per_device(params)] == sorted(sample.devices.tolist())
 
 
 def test_without_gradients_nothing_is_said_of_dissimilarity(small_population):

@@ -9,13 +9,17 @@ infinite at a stationary point of f that the devices do not agree on. Accuracies
 
 Everything comes out of one pass over the data: a compiled loop walks the devices of a group and, within a device, its
 rows block by block. How devices are grouped depends on the data alone, never on the number of workers.
+
+Measured over a sample of the devices, variance and B are those of the sample; their confidence intervals are for all
+devices (`fedprox.sample_error`).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,18 +29,19 @@ import numpy as np
 from jax import lax
 from numpy.typing import NDArray
 
+from fedprox.measured_sample import MeasuredSample, all_devices, draw_measured
 from fedprox.models import Model, mean_gradient
 from fedprox.population import Population, Samples
-from fedprox.randomness import Purpose, words
 from fedprox.resident import Resident, resident
 from fedprox.runtime import SMALL, Workers, compiled
-from fedprox.sampling import draw_without_replacement
+from fedprox.sample_error import Interval, Totals, interval
 from fedprox.subproblem import rows_in_block
 from fedprox.trees import Tree, TreeSum, quiet, squared_norm, to_numpy
 
 __all__ = ["Measurer", "Measures", "PerDevice", "dissimilarity"]
 
 _GROUP = 256  # most devices in one call of the compiled loop
+_SAMPLE_GROUPS = 20  # of the devices of a sample, for its intervals
 
 
 @dataclass(frozen=True)
@@ -48,17 +53,21 @@ class Measures:
     test_accuracy: float | None
     gradient_variance: float | None = None
     dissimilarity: float | None = None
+    gradient_variance_interval: Interval | None = None  # for all devices, when a sample of them was measured
+    dissimilarity_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
 class PerDevice:
     """Sums over the samples of each measured device."""
 
+    weight: NDArray[np.float64]  # how many devices each one stands for
     samples: NDArray[np.int64]
     loss: NDArray[np.float64]
     correct: NDArray[np.int64]
     gradient_norm2: NDArray[np.float64]  # ||grad F_k||^2; zeros where gradients were not asked for
-    gradient: Tree  # sum_k n_k grad F_k, or None
+    gradient: Tree  # sum_k weight_k n_k grad F_k, or None
+    of_groups: Totals | None = None  # the sums over each group of a sample
 
 
 class Measurer:
@@ -75,15 +84,17 @@ class Measurer:
         sample: int = 0,
         gradients: bool = True,
     ) -> None:
-        devices = np.arange(population.devices)
+        measured = all_devices(population.devices)
         if 0 < sample < population.devices:
-            devices = np.sort(draw_without_replacement(len(devices), words(sample, seed, Purpose.MEASURED_DEVICES)))
+            measured = draw_measured(np.diff(population.train.offsets), sample, seed)
+        devices = measured.devices
         self.devices = devices
+        self._unseen = measured.unseen
         self._model = model
         self._gradients = gradients
-        self._train = _Pass(population.train, train, devices, model, workers)
-        with_test = devices[np.diff(population.test.offsets)[devices] > 0]
-        self._with_test = np.isin(devices, with_test)
+        self._train = _Pass(population.train, train, measured, model, workers)
+        self._with_test = np.diff(population.test.offsets)[devices] > 0
+        with_test = replace(measured, devices=devices[self._with_test], weight=measured.weight[self._with_test])
         self._test = _Pass(population.test, Resident.of(population.test), with_test, model, workers)
 
     def compile(self, params: Tree) -> None:
@@ -96,18 +107,23 @@ class Measurer:
         """Measure a model."""
         train = self._train(params, self._gradients)
         test = self._test(params, False)
-        total = train.samples.sum()
-        variance = b = None
+        masses = train.weight * train.samples
+        total = masses.sum()
+        variance = b = variance_interval = b_interval = None
         if self._gradients:
-            mean_norm2 = float(train.samples @ train.gradient_norm2) / float(total)
+            mean_norm2 = float(masses @ train.gradient_norm2) / float(total)
             norm2_of_mean = squared_norm(train.gradient) / float(total) ** 2
             variance, b = max(mean_norm2 - norm2_of_mean, 0.0), dissimilarity(mean_norm2, norm2_of_mean)
+            if train.of_groups is not None:
+                variance_interval, b_interval = _intervals(train.of_groups, self._unseen)
         return Measures(
-            train_loss=float(train.loss.sum() / total),
+            train_loss=float((train.weight * train.loss).sum() / total),
             train_accuracy=self._accuracy(train),
             test_accuracy=self._accuracy(test),
             gradient_variance=variance,
             dissimilarity=b,
+            gradient_variance_interval=variance_interval,
+            dissimilarity_interval=b_interval,
         )
 
     def per_device(self, params: Tree) -> list[dict[str, Any]]:
@@ -115,8 +131,8 @@ class Measurer:
         train, tested = self._train(params, False), self._test(params, False)
         test_at = np.cumsum(self._with_test) - 1
         records = []
-        for position, device in enumerate(self.devices):
-            record: dict[str, Any] = {"device": int(device)}
+        for position in np.argsort(self.devices):
+            record: dict[str, Any] = {"device": int(self.devices[position])}
             for part, sums, at in (
                 ("train", train, position),
                 ("test", tested, test_at[position] if self._with_test[position] else -1),
@@ -130,8 +146,9 @@ class Measurer:
         return records
 
     def _accuracy(self, sums: PerDevice) -> float | None:
-        total = int(sums.samples.sum())
-        return int(sums.correct.sum()) / total if total and self._model.predict is not None else None
+        if not sums.samples.any() or self._model.predict is None:
+            return None
+        return float((sums.weight * sums.correct).sum() / (sums.weight * sums.samples).sum())
 
 
 def dissimilarity(mean_norm2: float, norm2_of_mean: float) -> float:
@@ -145,18 +162,32 @@ def dissimilarity(mean_norm2: float, norm2_of_mean: float) -> float:
     return math.sqrt(mean_norm2 / norm2_of_mean) if norm2_of_mean > 0 else math.inf
 
 
+def _intervals(totals: Totals, unseen: float) -> tuple[Interval | None, Interval | None]:
+    """Return the intervals of the gradient variance and of B; that of B is made for log B^2, whose errors are even."""
+    variance = interval(totals, lambda mean_norm2, norm2_of_mean: mean_norm2 - norm2_of_mean, unseen)
+    log_b2 = interval(totals, lambda mean_norm2, norm2_of_mean: np.log(mean_norm2 / norm2_of_mean), unseen)
+    return (
+        variance and Interval(max(variance.low, 0.0), max(variance.high, 0.0)),
+        log_b2 and Interval(math.exp(max(log_b2.low, 0.0) / 2), math.exp(max(log_b2.high, 0.0) / 2)),
+    )
+
+
 class _Pass:
     """One pass over the samples of some devices."""
 
     def __init__(
-        self, samples: Samples, resident: Resident, devices: NDArray[np.int64], model: Model, workers: Workers
+        self, samples: Samples, resident: Resident, measured: MeasuredSample, model: Model, workers: Workers
     ) -> None:
         self._resident = resident
         self._model = model
         self._workers = workers
-        self._begins = samples.offsets[devices]
-        self._sizes = samples.offsets[devices + 1] - self._begins
-        self._groups = _groups(self._sizes)
+        self._weight = measured.weight
+        self._begins = samples.offsets[measured.devices]
+        self._sizes = samples.offsets[measured.devices + 1] - self._begins
+        certain = min(measured.certain, len(self._sizes))
+        self._groups = _groups(self._sizes[:certain]) + _equal_groups(certain, len(self._sizes))
+        self._certain = sum(group.stop <= certain for group in self._groups)
+        self._is_sample = measured.unseen > 0
 
     def compile(self, params: Tree, gradients: bool) -> None:
         if len(self._sizes):
@@ -165,6 +196,7 @@ class _Pass:
     def __call__(self, params: Tree, gradients: bool) -> PerDevice:
         loss, correct, norm2 = (np.zeros(len(self._sizes)) for _ in range(3))
         total = TreeSum(len(self._groups))
+        gradients_of_groups: dict[int, Tree] = {}
         at = resident(params)
         answers = self._workers.run(
             lambda group: self._run(at, group, gradients),
@@ -176,27 +208,45 @@ class _Pass:
             count = group.stop - group.start
             loss[group], correct[group], norm2[group] = losses[:count], corrects[:count], norms2[:count]
             total.add(index, jax.tree.map(lambda leaf: leaf.astype(np.float64), gradient))
+            if gradients and self._is_sample:
+                gradients_of_groups[index] = gradient
         whole = total.result() if gradients and self._groups else None
-        return PerDevice(self._sizes, loss, correct.astype(np.int64), norm2, whole)
+        of_groups = self._totals(norm2, gradients_of_groups) if gradients_of_groups else None
+        return PerDevice(self._weight, self._sizes, loss, correct.astype(np.int64), norm2, whole, of_groups)
+
+    def _totals(self, norm2: NDArray[np.float64], gradients: dict[int, Tree]) -> Totals:
+        masses = self._weight * self._sizes
+        return Totals(
+            samples=np.array([masses[group].sum() for group in self._groups]),
+            norm2=np.array([masses[group] @ norm2[group] for group in self._groups]),
+            gradient=[gradients[index] for index in range(len(self._groups))],
+            certain=self._certain,
+        )
 
     def _run(self, params: Tree, group: slice, gradients: bool) -> Any:
-        begins, sizes = np.zeros(_GROUP, np.int32), np.zeros(_GROUP, np.int32)
+        begins, sizes, weights = (np.zeros(_GROUP, kind) for kind in (np.int32, np.int32, np.float32))
         count = group.stop - group.start
-        begins[:count], sizes[:count] = self._begins[group], self._sizes[group]
+        begins[:count], sizes[:count], weights[:count] = self._begins[group], self._sizes[group], self._weight[group]
         program = _program(self._model, self._resident.block, gradients)
-        return to_numpy(program(params, self._resident.x, self._resident.y, begins, sizes, np.int32(count)))
+        return to_numpy(program(params, self._resident.x, self._resident.y, begins, sizes, weights, np.int32(count)))
 
 
 @lru_cache(maxsize=32)
 def _program(model: Model, block: int, gradients: bool) -> Callable[..., Any]:
     """Return the compiled pass over a group of devices.
 
-    `program(params, x, y, begins, sizes, count) -> (losses, correct, norms2, gradient)` with one entry per device in
-    the first three and the sum of all samples' gradients in the last.
+    `program(params, x, y, begins, sizes, weights, count) -> (losses, correct, norms2, gradient)` with one entry per
+    device in the first three and the weighted sum of all samples' gradients in the last.
     """
 
     def program(
-        params: Tree, x: jax.Array, y: jax.Array, begins: jax.Array, sizes: jax.Array, count: jax.Array
+        params: Tree,
+        x: jax.Array,
+        y: jax.Array,
+        begins: jax.Array,
+        sizes: jax.Array,
+        weights: jax.Array,
+        count: jax.Array,
     ) -> tuple[jax.Array, jax.Array, jax.Array, Tree]:
         zero = jax.tree.map(jnp.zeros_like, params) if gradients else ()
 
@@ -223,7 +273,7 @@ def _program(model: Model, block: int, gradients: bool) -> Callable[..., Any]:
                 lax.dynamic_update_index_in_dim(losses, loss, k, 0),
                 lax.dynamic_update_index_in_dim(corrects, correct, k, 0),
                 lax.dynamic_update_index_in_dim(norms2, norm2 / (size * size), k, 0),
-                jax.tree.map(jnp.add, total, gradient),
+                jax.tree.map(lambda so_far, leaf: so_far + weights[k] * leaf, total, gradient),
             )
 
         nothing = (jnp.zeros(_GROUP), jnp.zeros(_GROUP, jnp.int32), jnp.zeros(_GROUP), zero)
@@ -242,3 +292,11 @@ def _groups(sizes: NDArray[np.int64]) -> list[slice]:
             groups.append(slice(begin, end))
             begin, rows = end, 0
     return groups
+
+
+def _equal_groups(begin: int, end: int) -> list[slice]:
+    """Divide devices begin, ..., end - 1 into runs of as equal a length as can be."""
+    count = end - begin
+    groups = max(min(_SAMPLE_GROUPS, count), -(-count // _GROUP))
+    bounds = [begin + count * group // groups for group in range(groups + 1)] if groups else []
+    return [slice(*pair) for pair in itertools.pairwise(bounds)]

@@ -41,4 +41,7 @@ def finite(measures: Measures, dissimilarity: bool) -> dict[str, float | None]:
     if dissimilarity:
         names += ["gradient_variance", "dissimilarity"]
     values = {name: getattr(measures, name) for name in names}
+    for name in ("gradient_variance", "dissimilarity"):
+        if (interval := getattr(measures, f"{name}_interval")) is not None:
+            values |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
     return {name: value if value is None or np.isfinite(value) else None for name, value in values.items()}
