@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.randomness import Purpose, bits
+from fedprox.randomness import Purpose, stream
 
 __all__ = ["minibatches", "steps_per_epoch"]
 
@@ -57,17 +57,18 @@ def minibatches(
     sizes[-1] = samples - (per_epoch - 1) * batch_size
     fitting = max(1, piece // per_epoch)
     at_once = min(epochs_at_once or fitting, fitting)
-    stream = bits(seed, Purpose.ORDER, round, device)
-    while steps > 0:
-        epochs = min(at_once, -(-steps // per_epoch))
-        rows = np.zeros((max(piece, per_epoch), batch_size), np.int32)
-        rows[: epochs * per_epoch].reshape(epochs, -1)[:, :samples] = _orders(stream, epochs, samples)
-        counts = np.zeros(len(rows), np.int32)
-        counts[: epochs * per_epoch].reshape(epochs, per_epoch)[:] = sizes
-        drawn = min(epochs * per_epoch, steps)
-        steps -= drawn
-        for begin in range(0, drawn, piece):
-            yield *_filled(rows[begin : begin + piece], counts[begin : begin + piece], piece), min(drawn - begin, piece)
+    with stream(seed, Purpose.ORDER, round, device) as bits:
+        while steps > 0:
+            epochs = min(at_once, -(-steps // per_epoch))
+            rows = np.zeros((max(piece, per_epoch), batch_size), np.int32)
+            _put_orders(rows[: epochs * per_epoch].reshape(epochs, -1)[:, :samples], bits)
+            counts = np.zeros(len(rows), np.int32)
+            counts[: epochs * per_epoch].reshape(epochs, per_epoch)[:] = sizes
+            drawn = min(epochs * per_epoch, steps)
+            steps -= drawn
+            for begin in range(0, drawn, piece):
+                part = slice(begin, begin + piece)
+                yield *_filled(rows[part], counts[part], piece), min(drawn - begin, piece)
 
 
 def _filled(
@@ -80,10 +81,10 @@ def _filled(
     return np.pad(rows, ((0, missing), (0, 0))), np.pad(counts, (0, missing))
 
 
-def _orders(stream: np.random.Philox, epochs: int, samples: int) -> NDArray[np.int32]:
-    """Return (epochs, samples): a permutation of the samples in each row."""
-    random: NDArray[np.uint64] = stream.random_raw(epochs * samples).reshape(epochs, samples)
+def _put_orders(rows: NDArray[np.int32], bits: np.random.Philox) -> None:
+    """Fill `rows` (epochs, samples) with a permutation of the samples in each row."""
+    random: NDArray[np.uint64] = bits.random_raw(rows.size).reshape(rows.shape)
     random &= ~_POSITION
-    random |= np.arange(samples, dtype=np.uint64)
+    random |= np.arange(rows.shape[1], dtype=np.uint64)
     random.sort(axis=1)
-    return random.astype(np.uint32).view(np.int32)  # the low half of each word
+    rows[:] = random  # the low half of each word

@@ -8,12 +8,15 @@ adding a purpose shifts nothing. Discrete draws use the raw words, whose stream 
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Purpose", "bits", "generator", "words"]
+__all__ = ["Purpose", "generator", "stream", "words"]
 
 
 class Purpose(IntEnum):
@@ -36,19 +39,37 @@ class Purpose(IntEnum):
     RESAMPLED_DEVICES = 41  # further sets of devices for one round, to estimate an expectation
 
 
-def bits(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> np.random.Philox:
-    """Return the stream of random words for one draw."""
-    return np.random.Philox(
-        key=np.array([seed, purpose], np.uint64), counter=np.array([0, 0, round, device], np.uint64)
-    )
+@contextmanager
+def stream(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> Iterator[np.random.Philox]:
+    """Lend the stream of random words for one draw; it is taken back at the end of the `with` block."""
+    bits = _idle.pop() if _idle else np.random.Philox(0)
+    bits.state = {
+        "bit_generator": "Philox",
+        "state": {"counter": np.array([0, 0, round, device], np.uint64), "key": np.array([seed, purpose], np.uint64)},
+        "buffer": _EMPTY,
+        "buffer_pos": len(_EMPTY),
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    try:
+        yield bits
+    finally:
+        _idle.append(bits)
+
+
+# Generators that nobody uses: to make one takes ten times as long as to set one to another draw.
+_idle: deque[np.random.Philox] = deque(maxlen=64)
+_EMPTY = np.zeros(4, np.uint64)
 
 
 def words(count: int, seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> NDArray[np.uint64]:
     """Return the first `count` random 64-bit words of one draw."""
-    raw: NDArray[np.uint64] = bits(seed, purpose, round, device).random_raw(count)
+    with stream(seed, purpose, round, device) as bits:
+        raw: NDArray[np.uint64] = bits.random_raw(count)
     return raw
 
 
 def generator(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> np.random.Generator:
     """Return a NumPy generator on that stream, for draws from continuous distributions."""
-    return np.random.Generator(bits(seed, purpose, round, device))
+    counter, key = np.array([0, 0, round, device], np.uint64), np.array([seed, purpose], np.uint64)
+    return np.random.Generator(np.random.Philox(counter=counter, key=key))

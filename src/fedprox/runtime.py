@@ -119,6 +119,17 @@ class Workers:
             for future in futures:
                 future.cancel()
 
+    def ahead(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yield the items; while one is in use, a worker that has nothing else to do makes the next one."""
+        if self._threads is None:
+            yield from items
+            return
+        item = next(items, None)
+        while item is not None:
+            following = self._threads.submit(next, items, None)
+            yield item
+            item = next(items, None) if following.cancel() else following.result()
+
     def close(self) -> None:
         """End the threads."""
         if self._threads is not None:

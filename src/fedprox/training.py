@@ -123,6 +123,7 @@ class _Run:
             batch_size=config.solver.batch_size,
             learning_rate=config.solver.learning_rate,
             gamma=config.solver.gamma,
+            ahead=workers.ahead,
         )
         self.engine = LocalEngine(device_side, workers)
         self.measurer = Measurer(

@@ -6,7 +6,7 @@ for (seed, round, device).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -70,6 +70,7 @@ class DeviceSide:
     batch_size: int
     learning_rate: float
     gamma: float = 0.0
+    ahead: Callable[[Iterator[Any]], Iterator[Any]] = iter  # may make the next item while one is in use
 
     @quiet
     def solve(self, task: Task, broadcast: Broadcast, shared: Subproblem) -> Answer:
@@ -89,6 +90,7 @@ class DeviceSide:
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             gamma=self.gamma,
+            ahead=self.ahead,
         )
         solver = self.solver_of(task.device)
         found, steps = solver.solve(local)

@@ -7,7 +7,7 @@ and returns its last iterate and the mini-batch steps it has spent, at most `loc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,6 +39,7 @@ class LocalProblem:
     batch_size: int
     learning_rate: float
     gamma: float = 0.0  # stop when gamma-inexact; 0: never
+    ahead: Callable[[Iterator[Any]], Iterator[Any]] = iter  # may make the next item while one is in use
 
     @property
     def begin(self) -> int:
@@ -59,7 +60,7 @@ class LocalProblem:
         self, piece: int, epochs_at_once: int = 0
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], int]]:
         """Return the mini-batches of the whole budget, as `fedprox.budget.minibatches` does."""
-        return minibatches(
+        pieces = minibatches(
             self.count,
             self.batch_size,
             self.budget,
@@ -69,6 +70,7 @@ class LocalProblem:
             piece=piece,
             epochs_at_once=epochs_at_once,
         )
+        return self.ahead(pieces) if self.budget > piece else pieces
 
     def batches(self) -> Iterator[NDArray[np.int32]]:
         """Yield the device's rows in each mini-batch of the budget, one after another, in the same orders."""
