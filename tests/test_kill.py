@@ -230,3 +230,19 @@ def test_a_sweep_that_is_killed_continues(config: Path, tmp_path: Path) -> None:
         assert_same(out / name, tmp_path / "whole" / name)
     strip = [{k: v for k, v in row.items() if k != "seconds"} for row in json.loads(whole.stdout)["table"]]
     assert strip == [{k: v for k, v in row.items() if k != "seconds"} for row in json.loads(again.stdout)["table"]]
+
+
+def test_a_second_interrupt_of_a_sweep_does_not_wait_for_the_round(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    endless_round = ["-g", "seed=0..1", "-s", "solver.epochs=1000000", "-s", "devices.stragglers=0"]
+    sweep = [sys.executable, "-m", "fedprox", "sweep", str(config), *endless_round, "--out", str(out)]
+    process = subprocess.Popen(sweep, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    folders = [out / f"seed={seed}" for seed in (0, 1)]
+    wait_for(lambda: all((folder / "metrics.jsonl").exists() for folder in folders), process)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=1)  # its workers are in the middle of a round
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert not any(map(is_running, folders))

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -84,17 +84,27 @@ def run_jobs(
     with exits_on_termination(), ThreadPoolExecutor(max(processes, 1)) as threads:
         serving = {threads.submit(_serve, line, running) for _ in range(processes)}
         try:
-            while wait(serving, timeout=0.2).not_done:
-                pass  # woken now and then: a signal that reached another thread is answered only in this one
+            _until_done(serving)
         except BaseException:
             with line.lock:
                 line.stopped = True
                 for process in running:
                     process.terminate()
+            try:
+                _until_done(serving)
+            except BaseException:
+                for process in running:
+                    process.kill()  # a run folder survives that at any moment
+                raise
             raise
     for thread in serving:
         thread.result()
     return [line.ended[index] for index in range(len(jobs))]
+
+
+def _until_done(serving: set[Future[None]]) -> None:
+    while wait(serving, timeout=0.2).not_done:
+        pass  # woken now and then: a signal that reached another thread is answered only in this one
 
 
 def _with_workers(job: Job, workers: int) -> Job:
