@@ -68,6 +68,7 @@ ORDER = [
     "doctor",
     "theory",
     "conformance",
+    "paper",
     "cli",
     "__main__",
 ]
