@@ -150,7 +150,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "figure5",
             "IID data with stragglers: training loss and test accuracy",
             tuple(
-                tuple(Panel(f"{share:.0%} stragglers", measure, arms("synthetic-iid", share)[:2]) for share in _IID_SHARES)
+                tuple(
+                    Panel(f"{share:.0%} stragglers", measure, arms("synthetic-iid", share)[:2]) for share in _IID_SHARES
+                )
                 for measure in ("train_loss", "test_accuracy")
             ),
         ),

@@ -25,10 +25,18 @@ from fedprox.run_folder import read_summary
 from fedprox.saved import SavedRun, load_run
 from fedprox.scheduler import Event, Job, run_jobs
 
-__all__ = ["Setting", "config_hash", "config_of", "expected_seconds", "jobs_of", "read_curve", "run_missing"]
+__all__ = [
+    "Setting",
+    "config_hash",
+    "config_of",
+    "expected_seconds",
+    "is_complete",
+    "jobs_of",
+    "read_curve",
+    "run_missing",
+]
 
 _NOT_THE_RUN = ("engine", "checkpoint")  # what does not change a result
-_FIRST = ("sent140", "shakespeare", "femnist", "mnist")  # the longest runs first, those of a data set together
 
 
 @dataclass(frozen=True)
@@ -103,15 +111,20 @@ def config_hash(config: Config) -> str:
 
 
 def jobs_of(curves: Iterable[Curve], setting: Setting) -> list[Job]:
-    """Return one job for each distinct run behind the curves, finished or not."""
+    """Return one job for each distinct run behind the curves, finished or not.
+
+    Cheap data sets come first; the runs of one stand together, so that compiled programs are used again, and the long
+    ones come first, so that no core waits for another at the end.
+    """
     jobs: dict[Path, Job] = {}
-    ordered = sorted(curves, key=lambda curve: _FIRST.index(curve.dataset) if curve.dataset in _FIRST else len(_FIRST))
-    for curve in ordered:
+    for curve in curves:
         for seed in setting.seeds_of(curve.dataset):
             config = config_of(curve, seed, setting)
             folder = _folder(curve.dataset, config, setting)
             jobs.setdefault(folder, Job(curve.dataset, config, folder, resume=True))
-    return list(jobs.values())
+    return sorted(
+        jobs.values(), key=lambda job: (list(DATASETS).index(job.name), -expected_seconds(job, setting.scale))
+    )
 
 
 def run_missing(
@@ -133,7 +146,9 @@ def run_missing(
     for dataset in dict.fromkeys(job.name for job in todo):
         reduction = setting.scale.of(dataset)
         write_reduced(dataset, reduction, reduced_folder(setting.out, dataset, setting.scale.name))
-        data.load(next(job.config.data for job in todo if job.name == dataset))  # what is missing is said before any run
+        data.load(
+            next(job.config.data for job in todo if job.name == dataset)
+        )  # what is missing is said before any run
     on_start(todo, len(jobs) - len(todo))
     ended = run_jobs(todo, workers=workers, on_event=on_event)
     failed = [end for end in ended if end.error is not None]
