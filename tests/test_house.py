@@ -70,6 +70,7 @@ ORDER = [
     "doctor",
     "theory",
     "conformance",
+    "paper",
     "cli",
     "__main__",
 ]

@@ -37,6 +37,7 @@ class Purpose(IntEnum):
     SOLVER = 30  # what an opaque solver draws
     LANCZOS = 40  # the vector that an estimate of curvature starts from
     RESAMPLED_DEVICES = 41  # further sets of devices for one round, to estimate an expectation
+    PAPER_SUBSET = 80  # which devices and samples belong to a smaller copy of a population
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedprox.config import Config, read_toml
+from fedprox.config import Config
 from fedprox.errors import RunFolderError
 from fedprox.files import json_line, read_tensors, write_atomically, write_tensors
 from fedprox.history import History
@@ -160,7 +160,7 @@ def check_continues(path: Path, config: Config) -> None:
     """Refuse a config that cannot continue the run in `path`; a folder without a run is fine."""
     if not (path / "config.toml").exists():
         return
-    before, now = read_toml(path / "config.toml"), config.to_dict()
+    before, now = Config.from_toml(path / "config.toml").to_dict(), config.to_dict()
     changed = [key for key in _different(before, now) if key.split(".")[0] not in _MAY_CHANGE]
     if changed:
         raise RunFolderError(

@@ -1,0 +1,130 @@
+"""`fedprox paper`: the paper's table and figures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedprox.cli.app import Json, answers_errors, app, error_console, output_console, say_json
+
+if TYPE_CHECKING:
+    from fedprox.paper.runs import Setting
+    from fedprox.scheduler import Event, Job
+
+__all__ = ["paper"]
+
+
+@app.command()
+@answers_errors
+def paper(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="list, all, table1, or figure1 to figure12.")],
+    scale: Annotated[str, typer.Option(help="smoke (seconds), desk (an hour on two cores) or full.")] = "desk",
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds per curve; by default those of the scale.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for runs and figures; by default paper/SCALE.")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Make a table or figure of the paper, with bands over seeds.
+
+    Runs that are in the folder already are not run again; `all` also writes results.md, with a verdict on each claim.
+
+    Example: fedprox paper figure2 --scale smoke
+    """
+    from fedprox.paper.make import make, names_of
+    from fedprox.paper.runs import Setting
+    from fedprox.paper.scales import scale_of
+
+    setting = Setting(out or Path("paper") / scale, scale_of(scale), seeds)
+    if name == "list":
+        _list(setting, workers, as_json)
+        return
+    with _Bar(setting, workers) as bar:
+        made = make(names_of(name), setting, workers=workers, on_start=bar.start, on_event=bar.show)
+    if as_json:
+        say_json({"out": str(setting.out), "runs": made.runs, "files": [str(file) for file in made.files]})
+        return
+    for line in made.lines:
+        typer.echo(line)
+    for file in made.files:
+        typer.echo(file)
+
+
+def _list(setting: Setting, workers: int, as_json: bool) -> None:
+    from fedprox.paper.make import overview
+    from fedprox.paper.remaining import duration
+
+    cores = workers or len(os.sched_getaffinity(0))
+    rows = overview(setting)
+    if as_json:
+        say_json({"scale": setting.scale.name, "out": str(setting.out), "experiments": rows})
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("name", "what", "runs", "left", f"about, on {cores} cores"):
+        table.add_column(heading, justify="left" if heading in ("name", "what") else "right")
+    for row in rows:
+        table.add_row(
+            row["name"], row["about"], str(row["runs"]), str(row["left"]), duration(row["core_seconds_left"] / cores)
+        )
+    output_console().print(table)
+    typer.echo(f"\nscale {setting.scale.name}: {setting.scale.about}")
+
+
+class _Bar:
+    """What is left and for how long: a bar on a terminal, elsewhere a line each time another twentieth is done."""
+
+    def __init__(self, setting: Setting, workers: int) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._setting, self._cores = setting, workers or len(os.sched_getaffinity(0))
+        self._console = error_console()
+        self._progress = Progress(
+            BarColumn(bar_width=40),
+            TextColumn("{task.description}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._said = 0
+        self._remaining: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def start(self, todo: Sequence[Job], done: int) -> None:
+        """Take note of what is to be run."""
+        from fedprox.paper.remaining import Remaining
+        from fedprox.paper.runs import expected_seconds
+
+        expected = {job.out: expected_seconds(job, self._setting.scale) for job in todo}
+        self._remaining = Remaining(expected, self._cores)
+        self._task = self._progress.add_task(self._text(), total=1.0)
+        self._say(f"{len(todo)} runs, {done} are there already")
+
+    def show(self, event: Event) -> None:
+        """Move the bar."""
+        self._remaining.reached(event.job.out, event.round / event.job.config.rounds)
+        share = self._remaining.share
+        self._progress.update(self._task, completed=share, description=self._text())
+        if int(20 * share) > self._said:
+            self._said = int(20 * share)
+            self._say(self._text())
+
+    def _text(self) -> str:
+        from fedprox.paper.remaining import duration
+
+        left = self._remaining
+        return f"{left.finished} of {left.total} runs, about {duration(left.seconds())} left"
+
+    def _say(self, text: str) -> None:
+        if not self._console.is_terminal:
+            typer.echo(text, err=True)

@@ -1,0 +1,5 @@
+"""The paper's table and figures, each from one command (`fedprox paper`), and what became of its claims."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,87 @@
+"""The paper's protocol (Section 5.1 and Appendix C.2): data sets, shares of stragglers, best mu, and how curves look.
+
+Rounds, learning rates and models are those of the recipes. K = 10 devices take part in a round, batches have 10
+samples, and the data are the same for all seeds: a seed changes who takes part, who straggles and in which order
+samples come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = [
+    "DATASETS",
+    "DYNAMIC",
+    "FEDAVG",
+    "FEDDANE_0",
+    "FEDDANE_1",
+    "FIVE",
+    "FRAME_COLOUR",
+    "MEASURES",
+    "PROX",
+    "PROX_0",
+    "PROX_1",
+    "STRAGGLERS",
+    "SYNTHETIC",
+    "Dataset",
+    "Style",
+]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set of the paper; its name is that of the recipe with its data, rounds and learning rate.
+
+    Attributes:
+      title: what the figures call it.
+      best_mu: the mu that the paper found best (Section 5.3.2; for synthetic data that of Figure 2).
+      adversarial_mu: where the adaptive rule starts in Figures 3 and 11.
+      has_costly_gradients: the gradients of all devices are measured only where a figure shows them.
+    """
+
+    title: str
+    best_mu: float
+    adversarial_mu: float = 0.0
+    has_costly_gradients: bool = False
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a curve is drawn."""
+
+    label: str
+    colour: str
+    line: str
+
+
+DATASETS: Mapping[str, Dataset] = {
+    "synthetic-iid": Dataset("Synthetic-IID", 1.0, adversarial_mu=1.0),
+    "synthetic-0-0": Dataset("Synthetic (0,0)", 1.0),
+    "synthetic-0.5-0.5": Dataset("Synthetic (0.5,0.5)", 1.0),
+    "synthetic-1-1": Dataset("Synthetic (1,1)", 1.0),
+    "mnist": Dataset("MNIST", 1.0),
+    "femnist": Dataset("FEMNIST", 1.0),
+    "shakespeare": Dataset("Shakespeare", 0.001, has_costly_gradients=True),
+    "sent140": Dataset("Sent140", 0.01, has_costly_gradients=True),
+}
+SYNTHETIC = ("synthetic-iid", "synthetic-0-0", "synthetic-0.5-0.5", "synthetic-1-1")  # from left to right in Figure 2
+FIVE = ("synthetic-1-1", "mnist", "femnist", "shakespeare", "sent140")  # from left to right in Figure 1
+STRAGGLERS = (0.0, 0.5, 0.9)  # from top to bottom in Figure 1
+
+# The colours and lines of the paper's figures.
+FEDAVG = Style("FedAvg", "tab:orange", ":")
+PROX_0 = Style("FedProx (μ=0)", "tab:pink", "--")
+PROX = Style("FedProx (μ>0)", "tab:cyan", "-")
+PROX_1 = Style("FedProx (μ=1)", "tab:cyan", "-")
+DYNAMIC = Style("FedProx (dynamic μ)", "tab:green", "-.")
+FEDDANE_0 = Style("FedDANE (μ=0)", "tab:brown", ":")
+FEDDANE_1 = Style("FedDANE (μ=1)", "tab:purple", "-.")
+FRAME_COLOUR = "#dddddd"
+
+MEASURES: Mapping[str, str] = {
+    "train_loss": "Training Loss",
+    "test_accuracy": "Testing Accuracy",
+    "gradient_variance": "Variance of Local Grad.",
+}
+"""The measures that figures show, and what the axis says."""

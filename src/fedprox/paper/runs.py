@@ -1,0 +1,200 @@
+"""The runs behind the figures: one folder per resolved config, run when it is missing, shared by all who need it.
+
+A run folder is named after its data set and a hash of the settings that are not at their defaults. The hash does not
+see code, figures, engine or where the folder lies, so a run is found again after any of those have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedprox import data
+from fedprox.config import Config
+from fedprox.errors import RunError
+from fedprox.paper.experiments import Curve
+from fedprox.paper.protocol import DATASETS
+from fedprox.paper.reduced import STAND_IN_MODEL, reduced_folder, write_reduced
+from fedprox.paper.scales import Scale
+from fedprox.recipes import settings_of
+from fedprox.run_folder import read_summary
+from fedprox.saved import SavedRun, load_run
+from fedprox.scheduler import Event, Job, run_jobs
+
+__all__ = [
+    "Setting",
+    "config_hash",
+    "config_of",
+    "expected_seconds",
+    "is_complete",
+    "jobs_of",
+    "read_curve",
+    "run_missing",
+]
+
+_NOT_THE_RUN = ("engine", "checkpoint")  # what does not change a result
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how large: the folder of the experiments, the scale, and the seeds if not those of the scale."""
+
+    out: Path
+    scale: Scale
+    seeds: int | None = None
+
+    def seeds_of(self, dataset: str) -> range:
+        """Return the seeds of each curve on a data set."""
+        return range(self.seeds or self.scale.of(dataset).seeds)
+
+
+def config_of(curve: Curve, seed: int, setting: Setting) -> Config:
+    """Return the whole config of one run behind a curve.
+
+    Without stragglers FedAvg drops nobody and is FedProx with mu = 0, bit for bit, so that one run serves both.
+    """
+    dataset, reduction = DATASETS[curve.dataset], setting.scale.of(curve.dataset)
+    recipe = settings_of(curve.dataset)
+    is_fedprox = curve.method == "fedavg" and curve.stragglers == 0
+    method: dict[str, Any] = {"name": "fedprox", "mu": 0.0} if is_fedprox else {"name": curve.method}
+    if curve.mu is not None:
+        method["mu"] = curve.mu
+    if curve.mu == "adaptive":
+        method["mu_initial"] = dataset.adversarial_mu
+    source, model = dict(recipe["data"]), ""
+    if reduction.subset is not None or reduction.is_stand_in:
+        paper_model = data.paper_model(Config.from_dict({"data": source}).data)
+        model = STAND_IN_MODEL if reduction.is_stand_in else paper_model
+        folder = reduced_folder(setting.out, curve.dataset, setting.scale.name)
+        source = {"name": "population", "path": str(folder)}
+    shows_gradients = curve.stragglers == 0 and curve.epochs == 20
+    return Config.from_dict(
+        {
+            "seed": seed,
+            "rounds": reduction.rounds or recipe["rounds"],
+            "data": source,
+            "model": {"name": model},
+            "method": method,
+            "solver": {**recipe["solver"], "epochs": curve.epochs},
+            "devices": {
+                "per_round": curve.per_round,
+                "sampling": curve.sampling,
+                "stragglers": curve.stragglers,
+            },
+            "measure": {
+                "every": reduction.every,
+                "dissimilarity": shows_gradients or not dataset.has_costly_gradients,
+            },
+        }
+    )
+
+
+def config_hash(config: Config) -> str:
+    """Return twelve hex digits that stand for what a config computes.
+
+    Settings at their defaults are left out, so that a setting added later changes no hash.
+
+    >>> config_hash(Config()) == config_hash(Config.from_dict({"rounds": 200, "engine": {"workers": 2}}))
+    True
+    """
+    settings = _differing(config.to_dict(), Config.from_dict({"method": {"name": config.method.name}}).to_dict())
+    kept = {key: value for key, value in settings.items() if key not in _NOT_THE_RUN}
+    kept["method"] = {"name": config.method.name, **kept.get("method", {})}
+    if config.data.path:
+        kept["data"]["path"] = Path(config.data.path).name
+    text = json.dumps(kept, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def jobs_of(curves: Iterable[Curve], setting: Setting) -> list[Job]:
+    """Return one job for each distinct run behind the curves, finished or not.
+
+    Cheap data sets come first; the runs of one stand together, so that compiled programs are used again, and the long
+    ones come first, so that no core waits for another at the end.
+    """
+    jobs: dict[Path, Job] = {}
+    for curve in curves:
+        for seed in setting.seeds_of(curve.dataset):
+            config = config_of(curve, seed, setting)
+            folder = _folder(curve.dataset, config, setting)
+            jobs.setdefault(folder, Job(curve.dataset, config, folder, resume=True))
+    return sorted(
+        jobs.values(), key=lambda job: (list(DATASETS).index(job.name), -expected_seconds(job, setting.scale))
+    )
+
+
+def run_missing(
+    curves: Sequence[Curve],
+    setting: Setting,
+    *,
+    workers: int = 0,
+    on_start: Callable[[Sequence[Job], int], None] = lambda todo, done: None,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> int:
+    """Run what is missing behind the curves and return how many runs that were.
+
+    Args:
+      on_start: called once, with the jobs that are to be run and how many were finished before.
+      on_event: called with the progress of each.
+    """
+    jobs = jobs_of(curves, setting)
+    todo = [job for job in jobs if not is_complete(job)]
+    for dataset in dict.fromkeys(job.name for job in todo):
+        reduction = setting.scale.of(dataset)
+        write_reduced(dataset, reduction, reduced_folder(setting.out, dataset, setting.scale.name))
+        data.load(
+            next(job.config.data for job in todo if job.name == dataset)
+        )  # what is missing is said before any run
+    on_start(todo, len(jobs) - len(todo))
+    ended = run_jobs(todo, workers=workers, on_event=on_event)
+    failed = [end for end in ended if end.error is not None]
+    if failed:
+        raise RunError(f"{len(failed)} of {len(todo)} runs failed; {failed[0].job.out}: {failed[0].error}")
+    return len(todo)
+
+
+def read_curve(curve: Curve, setting: Setting) -> list[SavedRun]:
+    """Return the finished runs behind a curve, one per seed."""
+    configs = [config_of(curve, seed, setting) for seed in setting.seeds_of(curve.dataset)]
+    return [load_run(_folder(curve.dataset, config, setting)) for config in configs]
+
+
+def expected_seconds(job: Job, scale: Scale) -> float:
+    """Return about how long a run takes on one core, from the seconds measured for its data set.
+
+    Stragglers do (E + 1) / 2 of E epochs on average, and FedAvg drops them; FedDANE asks for gradients as well.
+    """
+    config, cost = job.config, scale.of(job.name).cost
+    share = config.devices.stragglers
+    epochs = config.solver.epochs
+    work = 1 - share if config.method.name == "fedavg" else 1 - share / 2
+    work *= config.devices.per_round / 10 * epochs / 20
+    if config.method.name == "feddane":
+        work *= 1 + 1 / epochs
+    measure = cost.gradients if config.measure.dissimilarity else cost.measure
+    return config.rounds * (cost.solve * work + measure / config.measure.every)
+
+
+def is_complete(job: Job) -> bool:
+    """Return whether a run has taken all its rounds."""
+    summary = read_summary(job.out)
+    return summary is not None and bool(summary["rounds"] >= job.config.rounds)
+
+
+def _folder(dataset: str, config: Config, setting: Setting) -> Path:
+    return setting.out / "runs" / f"{dataset}-{config_hash(config)}"
+
+
+def _differing(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and isinstance(defaults.get(key), Mapping):
+            if inner := _differing(value, defaults[key]):
+                found[key] = inner
+        elif value != defaults.get(key):
+            found[key] = value
+    return found

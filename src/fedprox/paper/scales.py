@@ -1,0 +1,141 @@
+"""How large the experiments are: smoke (seconds), desk (an hour on two cores), full (the paper's sizes).
+
+A scale changes only what is listed here, and every change is a sentence that stands on the figures it concerns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedprox.errors import ConfigError, nearest
+
+__all__ = ["SCALES", "Cost", "Reduction", "Scale", "Subset", "scale_of"]
+
+
+@dataclass(frozen=True)
+class Subset:
+    """A part of a population: so many devices, of each a share of its samples, but at least `least` of them."""
+
+    devices: int
+    share: float
+    least: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds on one core: a round of K = 10 devices and E = 20 epochs, a measurement, and one with all gradients."""
+
+    solve: float
+    measure: float
+    gradients: float
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What a scale changes on a data set; what is None stays as in the paper.
+
+    Attributes:
+      subset: the part of the devices and samples that is used.
+      is_stand_in: small synthetic data and a softmax regression take the place of data set and model.
+    """
+
+    cost: Cost
+    seeds: int = 5
+    rounds: int | None = None
+    every: int = 1
+    subset: Subset | None = None
+    is_stand_in: bool = False
+
+    def sentence(self, title: str) -> str:
+        """Return in words what is reduced on a data set, or nothing.
+
+        >>> Reduction(Cost(1, 1, 1), rounds=30, subset=Subset(40, 0.01, 8)).sentence("Shakespeare")
+        'Shakespeare: 30 rounds, 40 devices, 1% of the samples of each (at least 8).'
+        """
+        parts = [f"{self.rounds} rounds"] if self.rounds else []
+        if self.is_stand_in:
+            parts.append("synthetic data in its place")
+        if self.subset:
+            parts += [
+                f"{self.subset.devices} devices",
+                f"{self.subset.share:.0%} of the samples of each (at least {self.subset.least})",
+            ]
+        if self.every > 1:
+            parts.append(f"measured every {self.every} rounds")
+        return f"{title}: {', '.join(parts)}." if parts else ""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A size of all experiments."""
+
+    name: str
+    about: str
+    reductions: Mapping[str, Reduction]
+
+    def of(self, dataset: str) -> Reduction:
+        """Return what changes on a data set."""
+        return self.reductions.get(dataset, self.reductions["synthetic"])
+
+
+def scale_of(name: str) -> Scale:
+    """Return a scale by its name.
+
+    >>> scale_of("desk").of("mnist").rounds is None
+    True
+    """
+    if name not in SCALES:
+        raise ConfigError(f"`--scale` must be one of {', '.join(SCALES)}; got {name!r}" + nearest(name, SCALES))
+    return SCALES[name]
+
+
+# Seconds were measured on one core of a two-core AMD EPYC.
+_SYNTHETIC = Cost(0.011, 0.0015, 0.002)
+_MNIST = Cost(0.024, 0.06, 0.1)
+_FEMNIST = Cost(0.04, 0.025, 0.035)
+_TINY = Reduction(Cost(0.011, 0.003, 0.003), seeds=2, rounds=2)
+_STAND_IN = Reduction(Cost(0.002, 0.003, 0.003), seeds=2, rounds=2, is_stand_in=True)
+
+SCALES: Mapping[str, Scale] = {
+    scale.name: scale
+    for scale in (
+        Scale(
+            "smoke",
+            "a few rounds, stand-ins for the real data sets; shows that everything works, and no result",
+            {
+                "synthetic": _TINY,
+                "mnist": _STAND_IN,
+                "femnist": _STAND_IN,
+                "shakespeare": _STAND_IN,
+                "sent140": _STAND_IN,
+            },
+        ),
+        Scale(
+            "desk",
+            "the paper's sizes but for the two data sets with LSTMs, which are small",
+            {
+                "synthetic": Reduction(_SYNTHETIC),
+                "mnist": Reduction(_MNIST),
+                "femnist": Reduction(_FEMNIST),
+                "shakespeare": Reduction(
+                    Cost(5.6, 0.45, 1.3), seeds=2, rounds=30, subset=Subset(devices=40, share=0.01, least=8)
+                ),
+                "sent140": Reduction(
+                    Cost(9.0, 1.2, 2.5), seeds=2, rounds=20, every=2, subset=Subset(devices=40, share=0.2, least=8)
+                ),
+            },
+        ),
+        Scale(
+            "full",
+            "the paper's sizes; for an accelerator or patience",
+            {
+                "synthetic": Reduction(_SYNTHETIC),
+                "mnist": Reduction(_MNIST),
+                "femnist": Reduction(_FEMNIST),
+                "shakespeare": Reduction(Cost(470.0, 140.0, 420.0)),
+                "sent140": Reduction(Cost(28.0, 30.0, 90.0)),
+            },
+        ),
+    )
+}
