@@ -3,8 +3,8 @@
     python -m benchmarks.shakespeare_subset --out runs/unseen
     python -m benchmarks.auto_mu --data runs/unseen/shakespeare-subset.toml
 
-Needs the prepared Shakespeare (`fedprox data prepare shakespeare`). 20 devices with half a percent of their samples, 20 rounds
-and five epochs of the paper's LSTM at its learning rate: a run takes about a minute on one core.
+Needs the prepared Shakespeare (`fedprox data prepare shakespeare`). 20 devices with half a percent of their samples, 20
+rounds and five epochs of the paper's LSTM at its learning rate: a run takes about half a minute on one core.
 """
 
 from __future__ import annotations
