@@ -7,6 +7,9 @@
 with E_k over devices with masses p_k. B = 1 where E_k ||grad F_k||^2 = ||grad f||^2 (the definition's exception), and
 infinite at a stationary point of f that the devices do not agree on. Accuracies are pooled over all examples.
 
+The paper's released code takes E_k as a plain mean over devices, around the same grad f (`[compat]`). With g the plain
+mean of the grad F_k the variance is then E_k ||grad F_k||^2 - 2 <g, grad f> + ||grad f||^2, and B may be below 1.
+
 Everything comes out of one pass over the data: a compiled loop walks the devices of a group and, within a device, its
 rows block by block. How devices are grouped depends on the data alone, never on the number of workers.
 """
@@ -32,7 +35,7 @@ from fedprox.resident import Resident, resident
 from fedprox.runtime import SMALL, Workers, compiled
 from fedprox.sampling import draw_without_replacement
 from fedprox.subproblem import rows_in_block
-from fedprox.trees import Tree, TreeSum, quiet, squared_norm, to_numpy
+from fedprox.trees import Tree, TreeSum, inner_product, quiet, squared_norm, to_numpy
 
 __all__ = ["Measurer", "Measures", "PerDevice", "dissimilarity"]
 
@@ -59,6 +62,7 @@ class PerDevice:
     correct: NDArray[np.int64]
     gradient_norm2: NDArray[np.float64]  # ||grad F_k||^2; zeros where gradients were not asked for
     gradient: Tree  # sum_k n_k grad F_k, or None
+    plain_gradient: Tree = None  # sum_k grad F_k, where asked for
 
 
 class Measurer:
@@ -74,6 +78,7 @@ class Measurer:
         seed: int = 0,
         sample: int = 0,
         gradients: bool = True,
+        weighted: bool = True,
     ) -> None:
         devices = np.arange(population.devices)
         if 0 < sample < population.devices:
@@ -81,7 +86,8 @@ class Measurer:
         self.devices = devices
         self._model = model
         self._gradients = gradients
-        self._train = _Pass(population.train, train, devices, model, workers)
+        self._weighted = weighted
+        self._train = _Pass(population.train, train, devices, model, workers, plain=gradients and not weighted)
         with_test = devices[np.diff(population.test.offsets)[devices] > 0]
         self._with_test = np.isin(devices, with_test)
         self._test = _Pass(population.test, Resident.of(population.test), with_test, model, workers)
@@ -99,9 +105,7 @@ class Measurer:
         total = train.samples.sum()
         variance = b = None
         if self._gradients:
-            mean_norm2 = float(train.samples @ train.gradient_norm2) / float(total)
-            norm2_of_mean = squared_norm(train.gradient) / float(total) ** 2
-            variance, b = max(mean_norm2 - norm2_of_mean, 0.0), dissimilarity(mean_norm2, norm2_of_mean)
+            variance, b = _weighted_spread(train) if self._weighted else _plain_spread(train)
         return Measures(
             train_loss=float(train.loss.sum() / total),
             train_accuracy=self._accuracy(train),
@@ -145,15 +149,43 @@ def dissimilarity(mean_norm2: float, norm2_of_mean: float) -> float:
     return math.sqrt(mean_norm2 / norm2_of_mean) if norm2_of_mean > 0 else math.inf
 
 
+def _weighted_spread(train: PerDevice) -> tuple[float, float]:
+    """Return the gradient variance and B, with masses p_k."""
+    total = float(train.samples.sum())
+    mean_norm2 = float(train.samples @ train.gradient_norm2) / total
+    norm2_of_mean = squared_norm(train.gradient) / total**2
+    return max(mean_norm2 - norm2_of_mean, 0.0), dissimilarity(mean_norm2, norm2_of_mean)
+
+
+def _plain_spread(train: PerDevice) -> tuple[float, float]:
+    """Return the gradient variance and B as plain means over devices."""
+    total, devices = float(train.samples.sum()), len(train.samples)
+    mean_norm2 = float(train.gradient_norm2.mean())
+    norm2_of_mean = squared_norm(train.gradient) / total**2
+    product = inner_product(train.plain_gradient, train.gradient) / (devices * total)
+    variance = max(mean_norm2 - 2 * product + norm2_of_mean, 0.0)
+    if mean_norm2 < norm2_of_mean:  # possible for a plain mean alone
+        return variance, math.sqrt(mean_norm2 / norm2_of_mean)
+    return variance, dissimilarity(mean_norm2, norm2_of_mean)
+
+
 class _Pass:
-    """One pass over the samples of some devices."""
+    """One pass over the samples of some devices; `plain` asks for the plain sum of their gradients too."""
 
     def __init__(
-        self, samples: Samples, resident: Resident, devices: NDArray[np.int64], model: Model, workers: Workers
+        self,
+        samples: Samples,
+        resident: Resident,
+        devices: NDArray[np.int64],
+        model: Model,
+        workers: Workers,
+        *,
+        plain: bool = False,
     ) -> None:
         self._resident = resident
         self._model = model
         self._workers = workers
+        self._plain = plain
         self._begins = samples.offsets[devices]
         self._sizes = samples.offsets[devices + 1] - self._begins
         self._groups = _groups(self._sizes)
@@ -176,28 +208,28 @@ class _Pass:
             count = group.stop - group.start
             loss[group], correct[group], norm2[group] = losses[:count], corrects[:count], norms2[:count]
             total.add(index, jax.tree.map(lambda leaf: leaf.astype(np.float64), gradient))
-        whole = total.result() if gradients and self._groups else None
-        return PerDevice(self._sizes, loss, correct.astype(np.int64), norm2, whole)
+        sums = total.result() if gradients and self._groups else (None,)
+        return PerDevice(self._sizes, loss, correct.astype(np.int64), norm2, *sums)
 
     def _run(self, params: Tree, group: slice, gradients: bool) -> Any:
         begins, sizes = np.zeros(_GROUP, np.int32), np.zeros(_GROUP, np.int32)
         count = group.stop - group.start
         begins[:count], sizes[:count] = self._begins[group], self._sizes[group]
-        program = _program(self._model, self._resident.block, gradients)
+        program = _program(self._model, self._resident.block, gradients, self._plain)
         return to_numpy(program(params, self._resident.x, self._resident.y, begins, sizes, np.int32(count)))
 
 
 @lru_cache(maxsize=32)
-def _program(model: Model, block: int, gradients: bool) -> Callable[..., Any]:
+def _program(model: Model, block: int, gradients: bool, plain: bool) -> Callable[..., Any]:
     """Return the compiled pass over a group of devices.
 
-    `program(params, x, y, begins, sizes, count) -> (losses, correct, norms2, gradient)` with one entry per device in
-    the first three and the sum of all samples' gradients in the last.
+    `program(params, x, y, begins, sizes, count) -> (losses, correct, norms2, gradients)` with one entry per device in
+    the first three; `gradients` holds sum_k n_k grad F_k, and with `plain` sum_k grad F_k as well.
     """
 
     def program(
         params: Tree, x: jax.Array, y: jax.Array, begins: jax.Array, sizes: jax.Array, count: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array, Tree]:
+    ) -> tuple[jax.Array, jax.Array, jax.Array, tuple[Tree, ...]]:
         zero = jax.tree.map(jnp.zeros_like, params) if gradients else ()
 
         def over_blocks(begin: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array, Tree]:
@@ -215,18 +247,24 @@ def _program(model: Model, block: int, gradients: bool) -> Callable[..., Any]:
             return lax.fori_loop(0, -(-size // block), add_block, (jnp.float32(0), jnp.int32(0), zero))
 
         def add_device(k: jax.Array, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-            losses, corrects, norms2, total = sums
+            losses, corrects, norms2, totals = sums
             loss, correct, gradient = over_blocks(begins[k], sizes[k])
             norm2 = sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(gradient)), start=jnp.float32(0))
             size = sizes[k].astype(jnp.float32)
+            more = (gradient, jax.tree.map(lambda leaf: leaf / size, gradient)) if plain else (gradient,)
             return (
                 lax.dynamic_update_index_in_dim(losses, loss, k, 0),
                 lax.dynamic_update_index_in_dim(corrects, correct, k, 0),
                 lax.dynamic_update_index_in_dim(norms2, norm2 / (size * size), k, 0),
-                jax.tree.map(jnp.add, total, gradient),
+                jax.tree.map(jnp.add, totals, more),
             )
 
-        nothing = (jnp.zeros(_GROUP), jnp.zeros(_GROUP, jnp.int32), jnp.zeros(_GROUP), zero)
+        nothing = (
+            jnp.zeros(_GROUP),
+            jnp.zeros(_GROUP, jnp.int32),
+            jnp.zeros(_GROUP),
+            (zero, zero) if plain else (zero,),
+        )
         return lax.fori_loop(0, count, add_device, nothing)
 
     return compiled(program, small=model.small and block <= SMALL)

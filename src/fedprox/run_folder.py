@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedprox.config import Config, read_toml
+from fedprox.config import Config
 from fedprox.errors import RunFolderError
 from fedprox.files import json_line, read_tensors, write_atomically, write_tensors
 from fedprox.history import History
@@ -157,16 +157,19 @@ def is_running(path: str | Path) -> bool:
 
 
 def check_continues(path: Path, config: Config) -> None:
-    """Refuse a config that cannot continue the run in `path`; a folder without a run is fine."""
+    """Refuse a config that cannot continue the run in `path`; a folder without a run is fine.
+
+    A setting that the folder's config does not have, being older than the setting, had its default.
+    """
     if not (path / "config.toml").exists():
         return
-    before, now = read_toml(path / "config.toml"), config.to_dict()
+    before, now = Config.from_toml(path / "config.toml").to_dict(), config.to_dict()
     changed = [key for key in _different(before, now) if key.split(".")[0] not in _MAY_CHANGE]
     if changed:
         raise RunFolderError(
             f"{path} was started with another config; resume must not change " + ", ".join(f"`{k}`" for k in changed)
         )
-    if now["rounds"] < before.get("rounds", 0):
+    if now["rounds"] < before["rounds"]:
         raise RunFolderError(
             f"`rounds` must not be smaller than before when a run is resumed ({before['rounds']}); got {now['rounds']}"
         )
