@@ -53,7 +53,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "FedProx, mu = 0": {"name": "fedprox", "mu": 0.0},
     "FedProx, mu = 1": {"name": "fedprox", "mu": 1.0},
 }
-MEASURES = {"train_loss": (1, ".3f"), "test_accuracy": (100, ".1f"), "gradient_variance": (1, ".3f")}
+MEASURES = {"train_loss": (1, ".3f"), "test_accuracy": (100, ".1f"), "gradient_variance": (1, ".2f")}
 
 
 @dataclass(frozen=True)

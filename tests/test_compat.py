@@ -1,7 +1,10 @@
 """Where the paper's text and its released code differ, each reading does what it says, and the default is as before."""
 
+import importlib
 import math
+import re
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +24,8 @@ from fedprox.runtime import Workers
 from fedprox.sampling import Cohort
 from fedprox.systems import straggler_work
 from fedprox.theory.trajectory import again
+
+ROOT = Path(__file__).parents[1]
 
 
 def config_of(**compat):
@@ -262,3 +267,14 @@ def test_plain_arguments_reach_the_generators():
     for population in (synthetic(1.0, 1.0, 2, test_share=0.5), synthetic_iid(2, test_share=0.5)):
         for device in range(2):
             assert population.train.size(device) - population.test.size(device) in (0, 1)
+
+
+def test_the_page_holds_what_the_study_found(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    study = importlib.import_module("benchmarks.compat")
+    monkeypatch.setattr(study, "run_jobs", lambda jobs, workers: pytest.fail(f"not in the cache: {jobs[0].name}"))
+    page = tmp_path / "compat.md"
+    page.write_text((ROOT / "docs" / "compat.md").read_text())
+    study.main(["--write", str(page)])
+    assert page.read_text() == (ROOT / "docs" / "compat.md").read_text()
+    assert len(re.findall(r"^\| Fed", page.read_text(), re.MULTILINE)) == 3 * (6 + 2)
