@@ -74,8 +74,8 @@ def predict(path: str | Path, x: NDArray[Any]) -> NDArray[Any]:
 def data_settings(run: str | Path, source: str, overrides: list[str]) -> Config:
     """Return the run's config with its `[data]` replaced by what `source` names: a file, a folder or a data set.
 
-    A name that ends in .npz is such a file, a folder with `train` and `test` in it a LEAF folder. The run's `[compat]`
-    goes with its data.
+    A name that ends in .npz is such a file, a folder with `train` and `test` in it a LEAF folder. Other data have the
+    default `[compat]`, unless an override says otherwise.
     """
     settings = load_run(run).config.to_dict()
     if source:

@@ -59,7 +59,11 @@ def squared_norm(tree: Tree) -> float:
 
 
 def inner_product(first: Tree, second: Tree) -> float:
-    """Return <first, second> over all leaves, summed in double precision."""
+    """Return <first, second> over all leaves, summed in double precision.
+
+    >>> inner_product({"a": np.array([1.0, 2.0]), "b": np.array(3.0)}, {"a": np.array([4.0, 5.0]), "b": np.array(6.0)})
+    32.0
+    """
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return float(sum(np.vdot(np.asarray(one, float), np.asarray(other, float)) for one, other in pairs))
 
