@@ -19,10 +19,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import math
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -31,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tables import Cache, heading, line, machine, read_cache, save_cache, write_table
 from fedprox import recipes
 from fedprox.config import Config
 from fedprox.errors import FedProxError
@@ -43,9 +41,6 @@ CONSTANTS = ("0", "0.001", "0.01", "0.1", "1")
 RULES = ("auto", "adaptive")
 LAST = 10  # rounds over which the end of a run is averaged
 LOSS_WITHIN, ACCURACY_WITHIN = 1.05, 0.01
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-
-Cache = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -80,14 +75,14 @@ class Outcome:
 
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
-    cache = _read(options.cache)
+    cache = read_cache(options.cache)
     for setting in (Setting(data, level) for data in options.data for level in options.stragglers):
         _fill(cache, setting, options)
     table = "\n".join(_tables(cache, options.data, options.seeds))
     print(table)
     if options.write is not None:
         command = "python -m benchmarks.auto_mu"
-        _write(options.write, f"{table}\n\nWritten by `{command}` on {_machine()}, {datetime.date.today()}.")
+        write_table(options.write, f"{table}\n\nWritten by `{command}` on {machine()}, {datetime.date.today()}.")
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -123,7 +118,7 @@ def _fill(cache: Cache, setting: Setting, options: argparse.Namespace) -> None:
         cache |= {ended.job.name: _result(ended) for ended in every if ended.error is None}
         if failed := [ended for ended in every if ended.error is not None]:
             print(f"  {len(failed)} runs failed; {failed[0].job.name}: {failed[0].error}", file=sys.stderr)
-    _save(options.cache, cache)
+    save_cache(options.cache, cache)
 
 
 def _result(ended: Ended) -> dict[str, Any]:
@@ -155,18 +150,18 @@ def _tables(cache: Cache, names: list[str], seeds: int) -> Iterator[str]:
     missing = [setting for setting, constants in rows.items() if len(constants) < len(CONSTANTS)]
     rows = {setting: constants for setting, constants in rows.items() if setting not in missing}
     rules = [f"{rule}: {what}" for rule in RULES for what in ("loss / best", "accuracy - best", "diverged", "verdict")]
-    yield from _heading("data", "stragglers", "best mu", "its loss", "its accuracy", *rules)
+    yield from heading("data", "stragglers", "best mu", "its loss", "its accuracy", *rules)
     for setting, constants in rows.items():
         mu = _best(constants)
         best = constants[mu]
         verdicts = [cell for rule in RULES for cell in _verdict(_outcome(cache, setting, rule, seeds), best)]
-        yield _line(*_label(setting), mu, f"{best.loss:.3f}", f"{best.accuracy:.1%}", *verdicts)
+        yield line(*_label(setting), mu, f"{best.loss:.3f}", f"{best.accuracy:.1%}", *verdicts)
     for setting in missing:
-        yield _line(*_label(setting), "not run", *[""] * (2 + len(rules)))
+        yield line(*_label(setting), "not run", *[""] * (2 + len(rules)))
     yield ""
-    yield from _heading("data", "stragglers", *(f"mu = {mu}: loss, accuracy" for mu in CONSTANTS))
+    yield from heading("data", "stragglers", *(f"mu = {mu}: loss, accuracy" for mu in CONSTANTS))
     for setting, constants in rows.items():
-        yield _line(*_label(setting), *(_cell(constants[mu]) for mu in CONSTANTS))
+        yield line(*_label(setting), *(_cell(constants[mu]) for mu in CONSTANTS))
 
 
 def _constants(cache: Cache, setting: Setting, seeds: int) -> dict[str, Outcome]:
@@ -195,38 +190,6 @@ def _cell(outcome: Outcome) -> str:
     return f"{outcome.loss:.3f}, {outcome.accuracy:.1%}" + (
         f", {outcome.diverged} diverged" if outcome.diverged else ""
     )
-
-
-def _heading(*cells: str) -> list[str]:
-    return [_line(*cells), "|---" * len(cells) + "|"]
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _read(path: Path) -> Cache:
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def _save(path: Path, cache: Cache) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(cache[key])}" for key in sorted(cache))
-    path.write_text("{\n" + lines + "\n}\n")
-
-
-def _write(page: Path, text: str) -> None:
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
-
-
-def _machine() -> str:
-    """Return the number of cores and the processor's name where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    return f"{len(os.sched_getaffinity(0))} cores of {models[0] if models else platform.machine()}"
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     settings = recipes.settings_of("mnist")
-    mnist = load(Config.from_dict(settings).data)
+    mnist = load(Config.from_dict(settings))
     x = np.concatenate([mnist.train.x, mnist.test.x])
     y = np.concatenate([mnist.train.y, mnist.test.y])
     device = by_dirichlet(y, options.devices, options.alpha, options.seed)

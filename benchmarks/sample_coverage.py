@@ -27,7 +27,7 @@ def main() -> None:
         settings = recipes.settings_of(name)
         settings["data"] |= devices
         config = Config.from_dict({**settings, "rounds": 30, "measure": {"every": 30}})
-        population = data.load(config.data)
+        population = data.load(config)
         result = fedprox.train(config, population=population)
         start = jax.tree.map(np.zeros_like, result.params)  # softmax regression starts from zeros
         for moment, params in (("start", start), ("30 rounds", result.params)):

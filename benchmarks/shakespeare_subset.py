@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     out = parser.parse_args(arguments).out.resolve()
     settings = recipes.settings_of("shakespeare")
-    part = subset_of(load(Config.from_dict(settings).data), Subset(devices=20, share=0.005, least=8))
+    part = subset_of(load(Config.from_dict(settings)), Subset(devices=20, share=0.005, least=8))
     save_population(part, out / "shakespeare-subset")
     settings["data"] = {"name": "population", "path": str(out / "shakespeare-subset")}
     settings["model"] = {"name": "char_lstm"}

@@ -2,7 +2,7 @@
 
 import fedprox
 from fedprox.config import SolverConfig
-from fedprox.measures import _program
+from fedprox.data_pass import _program
 from fedprox.models import softmax_regression
 from fedprox.population import Population
 from fedprox.resident import Resident

@@ -35,6 +35,7 @@ ORDER = [
     "engines",
     "measured_sample",
     "sample_error",
+    "data_pass",
     "measures",
     "stopping",
     "history",

@@ -34,7 +34,7 @@ def evaluate(path: str | Path, population: Population | None = None) -> dict[str
     """
     prepare()
     run = load_run(path)
-    trained_on = data.load(run.config.data)
+    trained_on = data.load(run.config)
     population = population or trained_on
     model, params = _model(run, trained_on, population.shape, population.classes)
     workers = Workers(run.config.engine.workers)
@@ -64,7 +64,7 @@ def predict(path: str | Path, x: NDArray[Any]) -> NDArray[Any]:
     if not np.issubdtype(x.dtype, np.integer):
         x = x.astype(np.float32)
     run = load_run(path)
-    model, params = _model(run, data.load(run.config.data), x.shape[1:], 0)
+    model, params = _model(run, data.load(run.config), x.shape[1:], 0)
     if model.predict is None:
         raise RunFolderError(f"the model {model.name} of {path} gives no labels")
     labels = compiled(model.predict)
@@ -74,7 +74,8 @@ def predict(path: str | Path, x: NDArray[Any]) -> NDArray[Any]:
 def data_settings(run: str | Path, source: str, overrides: list[str]) -> Config:
     """Return the run's config with its `[data]` replaced by what `source` names: a file, a folder or a data set.
 
-    A name that ends in .npz is such a file, a folder with `train` and `test` in it a LEAF folder.
+    A name that ends in .npz is such a file, a folder with `train` and `test` in it a LEAF folder. Other data have the
+    default `[compat]`, unless an override says otherwise.
     """
     settings = load_run(run).config.to_dict()
     if source:
@@ -86,6 +87,7 @@ def data_settings(run: str | Path, source: str, overrides: list[str]) -> Config:
         elif Path(source).is_dir():
             kind = "population"
         settings["data"] = {"name": kind} | ({"path": source} if kind != source else {})
+        del settings["compat"]
     return Config.from_dict(with_overrides(settings, overrides))
 
 

@@ -72,6 +72,7 @@ def plan_round(config: Config, population: Population, method: Method, round: in
         per_round=chosen.per_round,
         share=chosen.stragglers,
         epochs=config.solver.epochs,
+        most=config.compat.most_epochs(config.solver.epochs),
         batch_size=config.solver.batch_size,
         **draw,
     )

@@ -157,7 +157,10 @@ def is_running(path: str | Path) -> bool:
 
 
 def check_continues(path: Path, config: Config) -> None:
-    """Refuse a config that cannot continue the run in `path`; a folder without a run is fine."""
+    """Refuse a config that cannot continue the run in `path`; a folder without a run is fine.
+
+    A setting that the folder's config does not have, being older than the setting, had its default.
+    """
     if not (path / "config.toml").exists():
         return
     before, now = Config.from_toml(path / "config.toml").to_dict(), config.to_dict()
@@ -166,7 +169,7 @@ def check_continues(path: Path, config: Config) -> None:
         raise RunFolderError(
             f"{path} was started with another config; resume must not change " + ", ".join(f"`{k}`" for k in changed)
         )
-    if now["rounds"] < before.get("rounds", 0):
+    if now["rounds"] < before["rounds"]:
         raise RunFolderError(
             f"`rounds` must not be smaller than before when a run is resumed ({before['rounds']}); got {now['rounds']}"
         )

@@ -6,6 +6,7 @@ straggler. Whether a straggler's partial work is kept is the method's decision.
 *Stragglers*: floor(s K + 1/2) of the listed devices are marked, and each marked device is given x epochs, uniform on
 {1, ..., E}; all others are given E. With E = 1 a marked device is given a uniform number of its mini-batches instead,
 at least one. So a straggler may happen to do all the work; methods that drop stragglers drop it all the same.
+(`[compat]` has the released code's {1, ..., E - 1}.)
 """
 
 from __future__ import annotations
@@ -33,9 +34,21 @@ class Work:
 
 
 def straggler_work(
-    cohort: Cohort, *, per_round: int, share: float, epochs: int, batch_size: int, seed: int, round: int
+    cohort: Cohort,
+    *,
+    per_round: int,
+    share: float,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    round: int,
+    most: int | None = None,
 ) -> Work:
-    """Mark stragglers among the listed devices and give every device its budget."""
+    """Mark stragglers among the listed devices and give every device its budget.
+
+    A straggler draws from {1, ..., most} epochs, by default from {1, ..., E}.
+    """
+    most = epochs if most is None else most
     listed = len(cohort)
     marked = min(math.floor(share * per_round + 0.5), listed)
     straggler = np.zeros(listed, bool)
@@ -47,7 +60,7 @@ def straggler_work(
         if epochs == 1:
             budget[position] = 1 + word % int(per_epoch[position])
         else:
-            budget[position] = (1 + word % epochs) * per_epoch[position]
+            budget[position] = (1 + word % most) * per_epoch[position]
     return Work(straggler, budget / per_epoch, budget)
 
 

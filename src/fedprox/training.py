@@ -70,7 +70,7 @@ def train(
     started = time.perf_counter()
     config = Config.of(config)
     prepare()
-    population = population or data.load(config.data)
+    population = population or data.load(config)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
     model = model or data.model_for(config, population)
     method = method or methods.build(config.method)
@@ -134,6 +134,7 @@ class _Run:
             seed=config.seed,
             sample=config.measure.devices,
             gradients=config.measure.dissimilarity,
+            weighted=config.compat.weighted,
         )
 
     def to_the_end(self, callbacks: Sequence[Callback]) -> Result:

@@ -17,6 +17,7 @@ __all__ = [
     "TreeSum",
     "difference",
     "flatten_names",
+    "inner_product",
     "is_finite",
     "quiet",
     "scale",
@@ -55,6 +56,16 @@ def total(first: Tree, second: Tree) -> Tree:
 def squared_norm(tree: Tree) -> float:
     """Return ||tree||^2 over all leaves, summed in double precision."""
     return float(sum(np.vdot(flat, flat) for leaf in jax.tree.leaves(tree) for flat in [np.ravel(leaf).astype(float)]))
+
+
+def inner_product(first: Tree, second: Tree) -> float:
+    """Return <first, second> over all leaves, summed in double precision.
+
+    >>> inner_product({"a": np.array([1.0, 2.0]), "b": np.array(3.0)}, {"a": np.array([4.0, 5.0]), "b": np.array(6.0)})
+    32.0
+    """
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return float(sum(np.vdot(np.asarray(one, float), np.asarray(other, float)) for one, other in pairs))
 
 
 def is_finite(tree: Tree) -> bool:

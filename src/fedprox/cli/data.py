@@ -179,7 +179,7 @@ def _named(name: str, seed: int) -> tuple[Population, Model | None]:
     settings = settings_of(name)
     settings["data"] = {**settings.get("data", {}), "seed": seed}
     config = Config.from_dict(settings)
-    population = data.load(config.data)
+    population = data.load(config)
     return population, data.model_for(config, population)
 
 

@@ -35,7 +35,7 @@ def evaluate(
     from fedprox.data import load
     from fedprox.evaluate import evaluate
 
-    result = evaluate(run, load(settled.data) if data or set_ else None)
+    result = evaluate(run, load(settled) if data or set_ else None)
     if as_json:
         say_json(result)
         return

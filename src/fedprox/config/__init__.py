@@ -15,6 +15,7 @@ that a run folder is enough to run it again.
 
 from __future__ import annotations
 
+from fedprox.config.compat import CompatConfig
 from fedprox.config.config import Config
 from fedprox.config.overrides import with_overrides
 from fedprox.config.sections import (
@@ -35,6 +36,7 @@ from fedprox.config.toml import read_toml
 __all__ = [
     "METHOD_KEYS",
     "CheckpointConfig",
+    "CompatConfig",
     "Config",
     "DataConfig",
     "DevicesConfig",

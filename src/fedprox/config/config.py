@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from fedprox.config.compat import CompatConfig
 from fedprox.config.fields import Count, Section, Seed
 from fedprox.config.rules import check_together
 from fedprox.config.sections import (
@@ -45,6 +46,7 @@ class Config(Section):
     stop: StopConfig = StopConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
+    compat: CompatConfig = CompatConfig()
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Config:

@@ -43,3 +43,13 @@ def check_together(config: Config) -> None:
             )
     if config.data.name in ("leaf", "npz", "arrow", "population") and not config.data.path:
         raise ConfigError(f"`data.path` must be given with data.name = {config.data.name!r}; got ''")
+    if config.compat.split != "paper" and config.data.name not in ("synthetic", "synthetic_iid"):
+        raise ConfigError(
+            f"`compat.split` must be 'paper' with data.name = {config.data.name!r}, since it divides synthetic data "
+            f"alone; got {config.compat.split!r}"
+        )
+    if config.devices.stragglers and not config.compat.most_epochs(config.solver.epochs):
+        raise ConfigError(
+            "`solver.epochs` must be >= 2 with `compat.straggler_epochs = 'released'`, where stragglers draw from "
+            f"1 to E - 1; got {config.solver.epochs}"
+        )

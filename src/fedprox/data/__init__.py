@@ -31,11 +31,13 @@ __all__ = [
 ]
 
 
-def load(data: DataConfig) -> Population:
+def load(config: Config) -> Population:
     """Generate, read or open the population that the config names."""
+    data, compat = config.data, config.compat
+    alpha, beta = compat.deviation(data.alpha), compat.deviation(data.beta)
     readers: dict[str, Callable[[], Population]] = {
-        "synthetic": lambda: synthetic(data.alpha, data.beta, data.devices, data.seed),
-        "synthetic_iid": lambda: synthetic_iid(data.devices, data.seed),
+        "synthetic": lambda: synthetic(alpha, beta, data.devices, data.seed, test_share=compat.test_share),
+        "synthetic_iid": lambda: synthetic_iid(data.devices, data.seed, test_share=compat.test_share),
         "leaf": lambda: read_leaf(data.path),
         "npz": lambda: read_npz(data.path, data.seed),
         "arrow": lambda: read_arrow(data.path, data.seed),

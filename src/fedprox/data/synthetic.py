@@ -7,8 +7,9 @@ the devices' models apart, and beta moves their inputs. In the IID set all devic
 Where the paper is silent the released generator is followed: a device has int(lognormal(4, 2)) + 50 samples, and
 alpha and beta are standard deviations. One consequence is worth knowing: u_k is one number that shifts all entries of
 W_k and b_k, so it adds the same to every class's score and cancels in the argmax; devices' labels differ because the
-W_k are drawn anew for each device, whatever alpha is. A fifth of each device's samples are test samples. Every device
-draws from a stream of its own, so that device 7 is the same whatever the number of devices.
+W_k are drawn anew for each device, whatever alpha is. A fifth of each device's samples are test samples, as the paper
+says; a config can ask for the paper's variances and for the released split (`[compat]`). Every device draws from a
+stream of its own, so that device 7 is the same whatever the number of devices.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ FEATURES = 60
 CLASSES = 10
 
 
-def synthetic(alpha: float, beta: float, devices: int = 30, seed: int = 0) -> Population:
-    """Return Synthetic(alpha, beta).
+def synthetic(alpha: float, beta: float, devices: int = 30, seed: int = 0, *, test_share: float = 0.2) -> Population:
+    """Return Synthetic(alpha, beta), with alpha and beta as standard deviations.
 
     >>> synthetic(1.0, 1.0).devices
     30
@@ -42,10 +43,10 @@ def synthetic(alpha: float, beta: float, devices: int = 30, seed: int = 0) -> Po
         random = generator(seed, Purpose.SYNTHETIC, device=device)
         size = _size(random)
         samples.append(_draw(random, size, *model_and_mean(random)))
-    return _population(samples, seed)
+    return _population(samples, seed, test_share)
 
 
-def synthetic_iid(devices: int = 30, seed: int = 0) -> Population:
+def synthetic_iid(devices: int = 30, seed: int = 0, *, test_share: float = 0.2) -> Population:
     """Return Synthetic IID: one model and one input distribution for all devices."""
     shared = generator(seed, Purpose.SYNTHETIC_SHARED)
     weight, bias = shared.normal(0, 1, (CLASSES, FEATURES)), shared.normal(0, 1, CLASSES)
@@ -53,7 +54,7 @@ def synthetic_iid(devices: int = 30, seed: int = 0) -> Population:
     for device in range(devices):
         random = generator(seed, Purpose.SYNTHETIC, device=device)
         samples.append(_draw(random, _size(random), weight, bias, np.zeros(FEATURES)))
-    return _population(samples, seed)
+    return _population(samples, seed, test_share)
 
 
 def _size(random: np.random.Generator) -> int:
@@ -73,7 +74,9 @@ def _draw(
     return x.astype(np.float32), y
 
 
-def _population(samples: list[tuple[NDArray[np.float32], NDArray[np.int64]]], seed: int) -> Population:
+def _population(
+    samples: list[tuple[NDArray[np.float32], NDArray[np.int64]]], seed: int, test_share: float
+) -> Population:
     offsets = np.cumsum([0, *(len(y) for _, y in samples)])
     x, y = (np.concatenate(part) for part in zip(*samples, strict=True))
-    return Population.from_split(x, y, offsets, split(offsets, seed), classes=CLASSES)
+    return Population.from_split(x, y, offsets, split(offsets, seed, test_share), classes=CLASSES)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox import data
-from fedprox.config import DataConfig
+from fedprox.config import Config
 from fedprox.paper.scales import Reduction, Subset
 from fedprox.population import Population, Samples
 from fedprox.population_writer import save_population
@@ -33,7 +33,7 @@ def write_reduced(dataset: str, reduction: Reduction, folder: Path) -> None:
     if reduction.is_stand_in:
         population = subset_of(data.synthetic(1.0, 1.0), _STAND_IN)
     elif reduction.subset is not None:
-        population = subset_of(data.load(DataConfig.model_validate({"name": dataset})), reduction.subset)
+        population = subset_of(data.load(Config.from_dict({"data": {"name": dataset}})), reduction.subset)
     else:
         return
     save_population(population, folder, about={"part of": dataset, "reduction": reduction.sentence(dataset)})

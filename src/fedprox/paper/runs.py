@@ -146,9 +146,7 @@ def run_missing(
     for dataset in dict.fromkeys(job.name for job in todo):
         reduction = setting.scale.of(dataset)
         write_reduced(dataset, reduction, reduced_folder(setting.out, dataset, setting.scale.name))
-        data.load(
-            next(job.config.data for job in todo if job.name == dataset)
-        )  # what is missing is said before any run
+        data.load(next(job.config for job in todo if job.name == dataset))  # what is missing is said before any run
     on_start(todo, len(jobs) - len(todo))
     ended = run_jobs(todo, workers=workers, on_event=on_event)
     failed = [end for end in ended if end.error is not None]

@@ -96,7 +96,7 @@ def certify(
     metrics, recorded = read_history(run), read_history(run, "devices")
     _check_arguments(len(recorded), resample, round, epsilon, most_devices)
     _refuse(config, recorded, resample)
-    population = population or data.load(config.data)
+    population = population or data.load(config)
     model = model or data.model_for(config, population)
     devices = Devices(config, population, model, solver)
     try:

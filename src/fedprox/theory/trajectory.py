@@ -87,6 +87,7 @@ def again(config: Config, rounds: int) -> Config:
     settings = config.to_dict()
     settings["rounds"] = rounds
     settings["measure"] |= {"every": 1, "devices": 0, "dissimilarity": True}
+    settings["compat"]["dissimilarity"] = "paper"  # the theorems' B has the masses p_k
     settings["engine"]["name"] = "local"
     return Config.from_dict(settings)
 
