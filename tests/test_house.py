@@ -32,6 +32,7 @@ ORDER = [
     "solvers",
     "methods",
     "mu",
+    "privacy",
     "engines",
     "measures",
     "stopping",

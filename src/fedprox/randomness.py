@@ -34,6 +34,8 @@ class Purpose(IntEnum):
     SOLVER = 30  # what an opaque solver draws
     LANCZOS = 40  # the vector that an estimate of curvature starts from
     RESAMPLED_DEVICES = 41  # further sets of devices for one round, to estimate an expectation
+    SERVER_NOISE = 60  # the noise that the server adds to a round's sum
+    DEVICE_NOISE = 61  # the share of it that a device adds to its own update
 
 
 def bits(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> np.random.Philox:

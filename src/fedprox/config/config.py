@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from fedprox.config.fields import Count, Section, Seed
+from fedprox.config.privacy import PrivacyConfig
 from fedprox.config.rules import check_together
 from fedprox.config.sections import (
     METHOD_KEYS,
@@ -45,6 +46,7 @@ class Config(Section):
     stop: StopConfig = StopConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedprox.config.privacy import check_privacy
 from fedprox.config.sections import METHOD_KEYS
 from fedprox.errors import ConfigError
 
@@ -43,3 +44,4 @@ def check_together(config: Config) -> None:
             )
     if config.data.name in ("leaf", "npz", "arrow", "population") and not config.data.path:
         raise ConfigError(f"`data.path` must be given with data.name = {config.data.name!r}; got ''")
+    check_privacy(config)
