@@ -17,6 +17,7 @@ ORDER = [
     "randomness",
     "runtime",
     "trees",
+    "fixed_point",
     "models",
     "population",
     "population_folder",
