@@ -10,6 +10,9 @@ on making up numbers. Four ways to add them up, each in a process of its own, on
     tree, random           TreeSum; all are asked for at once, and answer in random order
     fixed point, random    FixedPointSum; the same
 
+Then, for populations of 10^4, 10^6 and 10^8 devices of which one in a hundred takes part, the time to draw the chosen
+ones; and the time to merge two totals in fixed point, as a server above other servers does.
+
 Memory is the growth of the process's peak over what it held before the first reply, in units of one reply; `held` is
 the largest number of partial sums at once. Seconds are the processor's, the best of several passes; the whole random
 tree would not fit into memory, so beyond `LARGEST_RANDOM` replies its partial sums are only counted.
@@ -22,12 +25,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from fedprox.fixed_point import FixedPointSum
+from fedprox.sampling import Sampling, draw_cohort
 from fedprox.trees import TreeSum, scale
 
 WINDOW, BUFFERS, LARGEST_RANDOM = 64, 8, 1000
@@ -64,7 +70,6 @@ def measure(way: str, replies: int, parameters: int) -> dict[str, float]:
     buffers = [random.normal(size=parameters).astype(np.float32) for _ in range(BUFFERS)]
     order = list(arrivals(way, replies))
     weight = 1 / replies
-    _add_up(way, [0], buffers, weight, count=1)  # what is loaded on first use
     before = _memory_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     wall, clock = time.perf_counter(), time.process_time()
@@ -90,6 +95,31 @@ def _add_up(way: str, order: list[int], buffers: list[np.ndarray], weight: float
 def _memory_mb(name: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+
+def sampling_and_merging(parameters: int) -> None:
+    print("\n| devices | chosen | uniform, ms | proportional, ms |\n|---|---|---|---|")
+    for devices in (10**4, 10**6, 10**8):
+        offsets = np.arange(devices + 1, dtype=np.int64) * 10
+        chosen = devices // 100
+        times = [
+            _best(partial(draw_cohort, scheme, chosen, offsets, seed=0, round=1), passes=3)
+            for scheme in get_args(Sampling)
+        ]
+        print(f"| {devices:,} | {chosen:,} | {1e3 * times[0]:,.2f} | {1e3 * times[1]:,.2f} |")
+    reply = np.ones(parameters, np.float32)
+    first, second = (FixedPointSum(like=reply) for _ in range(2))
+    second.add(reply, 1e-6)
+    print(f"\nmerging two totals: {1e3 * _best(lambda: first.merge(second), passes=20):.2f} ms")
+
+
+def _best(work: Callable[[], object], passes: int) -> float:
+    times = []
+    for _ in range(passes):
+        clock = time.process_time()
+        work()
+        times.append(time.process_time() - clock)
+    return min(times)
 
 
 def in_own_process(way: str, replies: int, parameters: int, passes: int) -> dict[str, float]:
@@ -126,6 +156,7 @@ def main() -> None:
                 f"| {found['peak_mb']:,.1f} | {found['peak_mb'] / reply_mb:,.1f} | {count} | {found['error']:.1e} |",
                 flush=True,
             )
+    sampling_and_merging(options.parameters)
 
 
 if __name__ == "__main__":
