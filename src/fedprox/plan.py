@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedprox.config import Config
 from fedprox.methods import Method
 from fedprox.population import Population
+from fedprox.privacy import equal_weights
 from fedprox.randomness import Purpose
 from fedprox.sampling import Cohort, draw_cohort, merge_weights
 from fedprox.systems import Work, failures, straggler_work
@@ -79,7 +80,9 @@ def plan_round(config: Config, population: Population, method: Method, round: in
     failed = failures(cohort, per_round=chosen.per_round, share=chosen.failure, **draw)
     kept = method.kept(work) & ~failed
     second = _second_draw(config, population, cohort.devices[failed], round) if method.second_draw else None
-    return RoundPlan(round, cohort, work, failed, kept, merge_weights(chosen.sampling, cohort, kept), second)
+    is_private = config.privacy.clip > 0
+    weights = equal_weights(chosen.per_round, kept) if is_private else merge_weights(chosen.sampling, cohort, kept)
+    return RoundPlan(round, cohort, work, failed, kept, weights, second)
 
 
 def _second_draw(config: Config, population: Population, failed: NDArray[np.int64], round: int) -> SecondDraw:

@@ -37,13 +37,18 @@ class Purpose(IntEnum):
     SOLVER = 30  # what an opaque solver draws
     LANCZOS = 40  # the vector that an estimate of curvature starts from
     RESAMPLED_DEVICES = 41  # further sets of devices for one round, to estimate an expectation
+    SERVER_NOISE = 60  # the noise that the server adds to a round's sum
+    DEVICE_NOISE = 61  # the share of it that a device adds to its own update
     PAPER_SUBSET = 80  # which devices and samples belong to a smaller copy of a population
 
 
 @contextmanager
 def stream(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> Iterator[np.random.Philox]:
     """Lend the stream of random words for one draw; it is taken back at the end of the `with` block."""
-    bits = _idle.pop() if _idle else np.random.Philox(0)
+    try:
+        bits = _idle.pop()
+    except IndexError:  # asked first, another thread could take the last one in between
+        bits = np.random.Philox(0)
     bits.state = {
         "bit_generator": "Philox",
         "state": {"counter": np.array([0, 0, round, device], np.uint64), "key": np.array([seed, purpose], np.uint64)},

@@ -10,7 +10,7 @@ from fedprox.engines import RoundAnswer
 from fedprox.measures import Measures
 from fedprox.plan import RoundPlan
 
-__all__ = ["finite", "gamma_summary", "stopped_by"]
+__all__ = ["clipped", "finite", "gamma_summary", "stopped_by"]
 
 
 def stopped_by(plan: RoundPlan, answer: RoundAnswer) -> list[str | None]:
@@ -23,6 +23,11 @@ def stopped_by(plan: RoundPlan, answer: RoundAnswer) -> list[str | None]:
         None if not kept else "gamma" if budget - steps >= epoch else "budget"
         for kept, steps, budget, epoch in zip(plan.kept, answer.steps, plan.work.budget, per_epoch, strict=True)
     ]
+
+
+def clipped(answer: RoundAnswer, norm: float) -> list[bool | None]:
+    """Say for each device whether its update was longer than the norm it is clipped to; None for one not asked."""
+    return [None if drift2 is None else not drift2 <= norm * norm for drift2 in answer.drift2]
 
 
 def gamma_summary(gammas: Sequence[float | None] | None) -> dict[str, float | None]:

@@ -27,9 +27,11 @@ from fedprox.methods import Method
 from fedprox.models import Model
 from fedprox.plan import RoundPlan, plan_round
 from fedprox.population import Population
+from fedprox.privacy import Accountant, check_private, mechanism_of, seeded_normals
+from fedprox.randomness import Purpose
 from fedprox.resident import Resident
 from fedprox.result import Callback, Progress, Result
-from fedprox.rows import finite, gamma_summary, stopped_by
+from fedprox.rows import clipped, finite, gamma_summary, stopped_by
 from fedprox.run_folder import Checkpoint, RunFolder, read_history
 from fedprox.runtime import Workers, prepare
 from fedprox.sampling import check_sampling
@@ -77,6 +79,7 @@ def train(
     solver_for = solver_of(config, solver, method)
     params = initial(config, model)
     state = State(params, method.start(params), mu_controller or mu.build(config.method, config.solver.learning_rate))
+    check_private(config.privacy, method, state.mu, population.devices)
     folder = RunFolder(out, config, resume=resume) if out is not None else None
     workers = Workers(config.engine.workers)
     try:
@@ -112,6 +115,10 @@ class _Run:
         self.folder = folder
         self.started = started
         self.history, self.devices, self.outcome = History(), History(), Outcome()
+        self.mechanism = mechanism_of(config)
+        self.accountant = Accountant(
+            population.devices, config.devices.per_round, config.privacy.noise_multiplier, config.privacy.delta
+        )
         train_data = Resident.of(population.train)
         device_side = DeviceSide(
             model=model,
@@ -124,6 +131,7 @@ class _Run:
             learning_rate=config.solver.learning_rate,
             gamma=config.solver.gamma,
             ahead=workers.ahead,
+            mechanism=self.mechanism,
         )
         self.engine = LocalEngine(device_side, workers)
         self.measurer = Measurer(
@@ -174,9 +182,12 @@ class _Run:
         sent = self.method.send(state.server, mean_gradient)
         used_mu = self.method.mu(state.mu.mu)
         answer = self.engine.solve(tasks, Broadcast(plan.round, state.params, sent, used_mu))
-        before = state.params
-        if plan.kept.any():
-            state.params, state.server = self.method.merge(state.server, state.params, answer.averaged, answer.summed)
+        before, averaged = state.params, answer.averaged
+        if self.mechanism is not None:
+            normals = seeded_normals(self.config.seed, Purpose.SERVER_NOISE, plan.round)
+            averaged = self.mechanism.model(before, averaged, int(plan.kept.sum()), normals)
+        if averaged is not None:
+            state.params, state.server = self.method.merge(state.server, before, averaged, answer.summed)
         for task, remembered in zip(tasks, answer.states, strict=True):
             if task is not None and remembered is not None:
                 state.devices[task.device] = remembered
@@ -188,6 +199,8 @@ class _Run:
             record["gamma"] = self.engine.inexactness(answer)
         if self.config.solver.gamma > 0:
             record["stopped_by"] = stopped_by(plan, answer)
+        if self.mechanism is not None:
+            record["clipped"] = clipped(answer, self.mechanism.clip)
         return record, _signals(plan, answer, before, state.params)
 
     def _tasks(self, plan: RoundPlan) -> list[Task | None]:
@@ -235,6 +248,7 @@ class _Run:
             "round": state.round,
             **finite(measures, self.config.measure.dissimilarity),
             **gamma_summary(round_record.get("gamma")),
+            **self._privacy_loss(),
             "mu": used_mu,
             "seconds": self._seconds(),
             "solve_seconds": round_record["solve_seconds"],
@@ -244,6 +258,13 @@ class _Run:
         if self.folder is not None:
             self.folder.metrics(record)
         return record
+
+    def _privacy_loss(self) -> dict[str, float | None]:
+        """Return epsilon of the rounds so far, None where it is infinite; nothing without privacy."""
+        if self.mechanism is None:
+            return {}
+        epsilon = self.accountant.epsilon(self.state.round)
+        return {"epsilon": epsilon if np.isfinite(epsilon) else None}
 
     def _tell(self, callbacks: Sequence[Callback], metrics: Any, devices: Any) -> bool:
         progress = Progress(self.state.round, self.config.rounds, metrics, devices, self.state.params)
@@ -284,6 +305,7 @@ class _Run:
             "diverged_round": self.outcome.diverged_round,
             "not_finite_since": self.outcome.not_finite_since,
             "result": {name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy")},
+            **({"privacy": {**self._privacy_loss(), "delta": self.accountant.delta}} if self.mechanism else {}),
             "seconds": self._seconds(),
             "compile_seconds": compile_seconds,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

@@ -18,6 +18,7 @@ from __future__ import annotations
 from fedprox.config.compat import CompatConfig
 from fedprox.config.config import Config
 from fedprox.config.overrides import with_overrides
+from fedprox.config.privacy import PrivacyConfig
 from fedprox.config.sections import (
     METHOD_KEYS,
     CheckpointConfig,
@@ -44,6 +45,7 @@ __all__ = [
     "MeasureConfig",
     "MethodConfig",
     "ModelConfig",
+    "PrivacyConfig",
     "SolverConfig",
     "StopConfig",
     "SystemsConfig",

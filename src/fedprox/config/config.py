@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from fedprox.config.compat import CompatConfig
 from fedprox.config.fields import Count, Section, Seed
+from fedprox.config.privacy import PrivacyConfig
 from fedprox.config.rules import check_together
 from fedprox.config.sections import (
     METHOD_KEYS,
@@ -47,6 +48,7 @@ class Config(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
     compat: CompatConfig = CompatConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedprox.config.privacy import check_privacy
 from fedprox.config.sections import METHOD_KEYS
 from fedprox.errors import ConfigError
 
@@ -53,3 +54,4 @@ def check_together(config: Config) -> None:
             "`solver.epochs` must be >= 2 with `compat.straggler_epochs = 'released'`, where stragglers draw from "
             f"1 to E - 1; got {config.solver.epochs}"
         )
+    check_privacy(config)

@@ -17,6 +17,8 @@ from fedprox.inexactness import gradient_norm_program, inexactness
 from fedprox.methods import Method, Reply, Solution
 from fedprox.models import Model
 from fedprox.population import Samples
+from fedprox.privacy import Mechanism, seeded_normals
+from fedprox.randomness import Purpose
 from fedprox.resident import Resident, resident, scalar
 from fedprox.runtime import compiled
 from fedprox.solvers import LocalProblem, Solver
@@ -49,7 +51,7 @@ class Broadcast(NamedTuple):
 class Answer(NamedTuple):
     """What comes back from a device."""
 
-    averaged: Tree  # weight * its reply
+    averaged: Tree  # weight * its reply, which under privacy is its update instead of its model
     summed: Tree  # p_k * its reply
     state: Tree
     steps: int
@@ -71,6 +73,7 @@ class DeviceSide:
     learning_rate: float
     gamma: float = 0.0
     ahead: Callable[[Iterator[Any]], Iterator[Any]] = iter  # may make the next item while one is in use
+    mechanism: Mechanism | None = None  # of privacy
 
     @quiet
     def solve(self, task: Task, broadcast: Broadcast, shared: Subproblem) -> Answer:
@@ -107,8 +110,12 @@ class DeviceSide:
                 state=task.state,
             )
         )
+        averaged = reply.averaged
+        if self.mechanism is not None:
+            normals = seeded_normals(self.seed, Purpose.DEVICE_NOISE, broadcast.round, task.device)
+            averaged = self.mechanism.update(broadcast.params, averaged, normals)
         return Answer(
-            averaged=scale(reply.averaged, task.weight),
+            averaged=scale(averaged, task.weight),
             summed=scale(reply.summed, task.mass),
             state=reply.state,
             steps=steps,

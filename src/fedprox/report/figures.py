@@ -28,6 +28,7 @@ _CURVES = (
     ("gradient_variance", "Variance of the devices' gradients", "variance"),
     ("gamma_mean", "Inexactness gamma, mean over devices", "gamma"),
     ("gamma_max", "Inexactness gamma, largest", "gamma"),
+    ("epsilon", "Privacy loss epsilon", "epsilon"),
     ("mu", "Proximal coefficient mu", "mu"),
 )
 

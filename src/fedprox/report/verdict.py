@@ -11,8 +11,8 @@ __all__ = ["verdict"]
 
 
 def verdict(groups: Sequence[Group]) -> list[str]:
-    """Return sentences: which method ended best and by how much, which diverged and when, what is not finished."""
-    return [*_best(groups), *_diverged(groups), *_unfinished(groups)]
+    """Return sentences: who ended best and by how much, who diverged and when, what is open, what is private."""
+    return [*_best(groups), *_diverged(groups), *_unfinished(groups), *_privacy(groups)]
 
 
 def _best(groups: Sequence[Group]) -> list[str]:
@@ -84,5 +84,25 @@ def _unfinished(groups: Sequence[Group]) -> list[str]:
             sentences.append(
                 f"{group.label} has not finished: {len(open_runs)} of {len(group.runs)} runs stand at round {reached} "
                 f"of {open_runs[0].config.rounds}."
+            )
+    return sentences
+
+
+def _privacy(groups: Sequence[Group]) -> list[str]:
+    """Say what epsilon each private group has reached, the largest of its seeds, and what it covers."""
+    sentences = []
+    for group in groups:
+        last = [run.last for run in group.runs if "epsilon" in run.last]
+        if not last:
+            continue
+        delta = group.runs[0].config.privacy.delta
+        epsilons = [row["epsilon"] for row in last]
+        if None in epsilons:
+            sentences.append(f"{group.label} clips updates without noise, which promises no privacy.")
+        else:
+            sentences.append(
+                f"{group.label}: the models of {max(row['round'] for row in last)} rounds have epsilon = "
+                f"{max(epsilons):.3g} at delta = {delta:g} for replacing one device's data; the measurements in this "
+                "report are not covered."
             )
     return sentences

@@ -1,0 +1,74 @@
+"""`[privacy]`: clipping, noise, and what cannot go with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from fedprox.config.fields import NotNegative, Section
+from fedprox.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedprox.config.config import Config
+
+__all__ = ["PRIVATE_METHODS", "PrivacyConfig", "check_privacy"]
+
+PRIVATE_METHODS = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi")
+"""Methods whose devices send their model and nothing else; what the server makes of the average costs no privacy."""
+
+
+class PrivacyConfig(Section):
+    """`[privacy]`: differential privacy of the devices.
+
+    Attributes:
+      clip: S, the largest L2 norm of a device's update; 0: no clipping.
+      noise_multiplier: z, the noise on the sum of the updates as a multiple of S.
+      where: who adds the noise: the server to the sum, or each device its share of it.
+      delta: at which epsilon is stated.
+    """
+
+    clip: NotNegative = 0.0
+    noise_multiplier: NotNegative = 0.0
+    where: Annotated[Literal["server", "client"], Field(description="one of server, client")] = "server"
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False, description="a number in (0, 1)")] = 1e-5
+
+
+def check_privacy(config: Config) -> None:
+    """Refuse settings under which the stated epsilon would not be true."""
+    if config.privacy.noise_multiplier > 0 and config.privacy.clip == 0:
+        raise ConfigError(
+            "`privacy.clip` must be a number > 0 with `privacy.noise_multiplier`, since noise hides only what has a "
+            "bound; got 0.0"
+        )
+    if config.privacy.clip > 0:
+        _check_clipped(config)
+    if config.privacy.noise_multiplier > 0:
+        _check_noised(config)
+
+
+def _check_clipped(config: Config) -> None:
+    if config.method.name not in PRIVATE_METHODS:
+        raise ConfigError(
+            f"`method.name` must be one of {', '.join(PRIVATE_METHODS)} with `privacy.clip`, since only the model that "
+            f"a device sends is clipped; got {config.method.name!r}, which sends more"
+        )
+    if config.devices.sampling != "uniform":
+        raise ConfigError(
+            "`devices.sampling` must be 'uniform' with `privacy.clip`, since otherwise a device's share in a round "
+            f"has no bound but its number of draws; got {config.devices.sampling!r}"
+        )
+
+
+def _check_noised(config: Config) -> None:
+    if isinstance(config.method.mu, str):
+        raise ConfigError(
+            "`method.mu` must be a number with `privacy.noise_multiplier`, since rules for mu follow losses that no "
+            f"noise covers; got {config.method.mu!r}"
+        )
+    for name in ("converged", "diverged"):
+        if getattr(config.stop, name):
+            raise ConfigError(
+                f"`stop.{name}` must be false with `privacy.noise_multiplier`, since it follows losses that no noise "
+                "covers; got True"
+            )
