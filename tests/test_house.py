@@ -31,6 +31,8 @@ ORDER = [
     "inexactness",
     "solvers",
     "methods",
+    "traffic",
+    "clock",
     "mu",
     "engines",
     "measures",

@@ -34,6 +34,9 @@ class Purpose(IntEnum):
     SOLVER = 30  # what an opaque solver draws
     LANCZOS = 40  # the vector that an estimate of curvature starts from
     RESAMPLED_DEVICES = 41  # further sets of devices for one round, to estimate an expectation
+    CLOCK_DEVICE = 50  # what a device is on the clock: its class, speed, network and time zone
+    CLOCK_ROUND = 51  # how fast it is in one round
+    CLOCK_CANDIDATES = 52  # who is looked at next where chosen devices are away
 
 
 def bits(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> np.random.Philox:
