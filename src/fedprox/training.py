@@ -313,6 +313,8 @@ class _Run:
             "compile_seconds": compile_seconds,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "workers": self.workers.count,
+            "devices": self.population.devices,
+            "train_samples": len(self.population.train),
             "versions": {"fedprox": __version__, "jax": jax.__version__, "numpy": np.__version__},
         }
         params = self.state.params
