@@ -16,6 +16,7 @@ Nothing is drawn for devices that nobody asks for, so a million devices cost not
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,6 +34,7 @@ from fedprox.randomness import Purpose, generator
 __all__ = ["DeviceClass", "Profile", "ProfileDevices", "profile_names", "read_profile", "write_profile"]
 
 _HOUR = 3600.0
+_MOST_KEPT = 2**16  # drawn devices, so that the server can look again at the same candidates
 Hour = Annotated[float, Field(ge=0, lt=24, allow_inf_nan=False, description="a number in [0, 24)")]
 Hours = Annotated[float, Field(gt=0, le=24, allow_inf_nan=False, description="a number in (0, 24]")]
 Zones = Annotated[float, Field(ge=0, le=24, allow_inf_nan=False, description="a number in [0, 24]")]
@@ -64,12 +66,14 @@ class Profile(Section):
     ]
 
 
-@dataclass(frozen=True)
 class ProfileDevices:
-    """The devices of a profile, for one seed."""
+    """The devices of a profile, for one seed. What a device is, is drawn when it is first looked at, and kept a while."""
 
-    profile: Profile
-    seed: int
+    def __init__(self, profile: Profile, seed: int) -> None:
+        self.profile = profile
+        self._seed = seed
+        self._bounds = np.cumsum([kind.share for kind in profile.classes])
+        self._drawn = lru_cache(maxsize=_MOST_KEPT)(self._draw)
 
     def at(self, devices: NDArray[np.int64], round: int) -> Devices:
         """Return what the clock needs to know of devices in a round."""
@@ -90,20 +94,19 @@ class ProfileDevices:
         """Return for how long each device stays available: 0 for one that is away, infinity for one that never is."""
         return np.array([_left(self._drawn(device), now) for device in devices.tolist()])
 
-    def _drawn(self, device: int) -> _Drawn:
-        random = generator(self.seed, Purpose.CLOCK_DEVICE, device=device)
+    def _draw(self, device: int) -> _Drawn:
+        random = generator(self._seed, Purpose.CLOCK_DEVICE, device=device)
         which, zone = random.random(2)
         speed, network = random.standard_normal(2)
-        classes = self.profile.classes
-        bounds = np.cumsum([kind.share for kind in classes])
-        kind = classes[min(int(np.searchsorted(bounds, which * bounds[-1], side="right")), len(classes) - 1)]
+        place = int(np.searchsorted(self._bounds, which * self._bounds[-1], side="right"))
+        kind = self.profile.classes[min(place, len(self._bounds) - 1)]
         rate = self.profile.samples_per_second * kind.speed * np.exp(kind.spread * speed)
         return _Drawn(kind, float(rate), float(np.exp(kind.network_spread * network)), zone * kind.zones)
 
     def _pace(self, device: int, kind: DeviceClass, round: int) -> float:
         if kind.round_spread == 0:
             return 1.0
-        normal = generator(self.seed, Purpose.CLOCK_ROUND, round, device).standard_normal()
+        normal = generator(self._seed, Purpose.CLOCK_ROUND, round, device).standard_normal()
         return float(np.exp(kind.round_spread * normal))
 
 
