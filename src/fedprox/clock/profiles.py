@@ -67,7 +67,7 @@ class Profile(Section):
 
 
 class ProfileDevices:
-    """The devices of a profile, for one seed. What a device is, is drawn when it is first looked at, and kept a while."""
+    """The devices of a profile, for one seed; each is drawn when it is first looked at, and kept for a while."""
 
     def __init__(self, profile: Profile, seed: int) -> None:
         self.profile = profile
