@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedprox.axis import SECONDS, Axis, common_end, common_loss, first_at, value_at
 from fedprox.config import METHOD_KEYS, Config, with_overrides
 from fedprox.errors import ConfigError, RunError, RunFolderError
 from fedprox.history import History
 from fedprox.run_folder import read_history
 from fedprox.scheduler import Ended, Event, Job, run_jobs
 
-__all__ = ["Comparison", "Variant", "compare", "plan", "variant"]
+__all__ = ["Comparison", "Variant", "check_axis", "compare", "plan", "variant"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,24 @@ class Comparison:
             row["seconds"] = statistics.fmean(summary["seconds"] for summary in self.summaries[label])
             rows.append(row)
         return rows
+
+    def along(self, axis: Axis) -> dict[str, Any]:
+        """Return the variants at equal x, and where each first reaches a loss that all reach; means over seeds.
+
+        `end` is where the shortest run ends, `loss` the lowest training loss that every run reaches (None if there is
+        none); `rows` has for each variant `train_loss` and `test_accuracy` at `end`, and `reached`, the x at `loss`.
+        """
+        runs = [run for histories in self.histories.values() for run in histories]
+        end, loss = common_end(runs, axis), common_loss(runs)
+        rows = []
+        for label, histories in self.histories.items():
+            row: dict[str, Any] = {"method": label}
+            for name in ("train_loss", "test_accuracy"):
+                row[name], _ = _mean_and_deviation([value_at(run, axis, end, name) for run in histories])
+            reached = None if loss is None else [first_at(run, axis, loss) for run in histories]
+            row["reached"] = None if reached is None else _mean_and_deviation(reached)[0]
+            rows.append(row)
+        return {"x": axis.name, "end": end, "loss": loss, "rows": rows}
 
     def verdict(self) -> str:
         """Return in one sentence which variant ended best, and by how much."""
@@ -92,10 +111,9 @@ def plan(settings: Mapping[str, Any], variants: Sequence[Variant], seeds: int, o
         raise RunFolderError(f"{out} is not empty; choose another folder for the comparison")
     jobs = []
     for chosen in variants:
-        shared = {**settings, "method": _inherited(settings.get("method", {}), chosen)}
+        own = _config(settings, chosen)
         for offset in range(seeds):
-            config = Config.from_dict(with_overrides(shared, chosen.overrides))
-            config = config.model_copy(update={"seed": config.seed + offset})
+            config = own.model_copy(update={"seed": own.seed + offset})
             jobs.append(Job(chosen.label, config, out / _folder_name(chosen.label) / f"seed-{config.seed}"))
     return jobs
 
@@ -114,6 +132,16 @@ def compare(
     return collect(run_jobs(jobs, workers=workers, on_event=on_event))
 
 
+def check_axis(settings: Mapping[str, Any], methods: Sequence[str], axis: Axis) -> None:
+    """Refuse an axis that one of the runs does not have."""
+    for text in methods if axis == SECONDS else ():
+        model = _config(settings, variant(text)).systems.model
+        if model != "clock":
+            raise ConfigError(
+                f"`--x seconds` must be used with systems.model = 'clock', which simulates time; {text} has {model!r}"
+            )
+
+
 def collect(ended: Sequence[Ended]) -> Comparison:
     """Read the run folders of jobs that have ended."""
     failed = [end for end in ended if end.error is not None]
@@ -124,6 +152,11 @@ def collect(ended: Sequence[Ended]) -> Comparison:
         comparison.histories.setdefault(end.job.name, []).append(read_history(end.job.out))
         comparison.summaries.setdefault(end.job.name, []).append(end.summary or {})
     return comparison
+
+
+def _config(settings: Mapping[str, Any], chosen: Variant) -> Config:
+    shared = {**settings, "method": _inherited(settings.get("method", {}), chosen)}
+    return Config.from_dict(with_overrides(shared, chosen.overrides))
 
 
 def _inherited(method: Mapping[str, Any], chosen: Variant) -> dict[str, Any]:

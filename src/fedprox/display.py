@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedprox.words import number, percent
 
-__all__ = ["RunBars", "comparison_table"]
+__all__ = ["RunBars", "along_table", "comparison_table"]
 
 
 class RunBars:
@@ -67,6 +67,19 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             percent(row["test_accuracy"]) + _deviation(row["test_accuracy_deviation"], ".1f", 100),
             f"{row['diverged']} of {row['seeds']}" if row["diverged"] else "no",
         )
+    return table
+
+
+def along_table(along: Mapping[str, Any]) -> Table:
+    """Return a comparison at equal seconds or bytes as a table."""
+    unit, end, loss = along["x"], along["end"], along["loss"]
+    table = Table(box=None, pad_edge=False, header_style="bold", title=f"after {end:,.0f} {unit}", title_justify="left")
+    table.add_column("method")
+    for heading in ("train loss", "test acc", f"{unit} to loss {number(loss, '.4f')}"):
+        table.add_column(heading, justify="right")
+    for row in along["rows"]:
+        reached = number(row["reached"], ",.0f")
+        table.add_row(row["method"], number(row["train_loss"], ".4f"), percent(row["test_accuracy"]), reached)
     return table
 
 

@@ -1,7 +1,8 @@
 """The plan of a round: who takes part, with how much work, and who is kept.
 
-It follows from the config, the population and the method's rule for stragglers alone, so that every comparison has the
-same devices, stragglers and budgets, and anybody can ask what a round did without running it.
+It follows from the config, the population and the method's rule for stragglers alone, and on a clock from the simulated
+time, so that every comparison has the same devices, stragglers and budgets, and anybody can ask what a round did
+without running it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.clock import Clock, Timed
 from fedprox.config import Config
 from fedprox.methods import Method
 from fedprox.population import Population
@@ -34,6 +36,7 @@ class RoundPlan:
     kept: NDArray[np.bool_]
     weights: NDArray[np.float64]
     second: SecondDraw | None = None
+    timed: Timed | None = None  # what the clock says, where there is one
 
     def record(self) -> dict[str, Any]:
         """Return the plan as the fields of `devices.jsonl`."""
@@ -48,6 +51,7 @@ class RoundPlan:
             "weight": self.weights.tolist(),
             **({"failed": self.failed.tolist()} if self.failed.any() else {}),
             **({"second_draw": self.second.record()} if self.second is not None else {}),
+            **(self.timed.record() if self.timed is not None else {}),
         }
 
 
@@ -63,26 +67,40 @@ class SecondDraw:
         return {"device": self.cohort.devices.tolist(), "weight": self.weights.tolist()}
 
 
-def plan_round(config: Config, population: Population, method: Method, round: int) -> RoundPlan:
-    """Return the plan of a round."""
-    chosen = config.devices
+def plan_round(
+    config: Config,
+    population: Population,
+    method: Method,
+    round: int,
+    *,
+    clock: Clock | None = None,
+    now: float = 0.0,
+) -> RoundPlan:
+    """Return the plan of a round; with systems.model = "clock" it needs the clock and the simulated time."""
+    chosen, offsets = config.devices, population.train.offsets
     draw = {"seed": config.seed, "round": round}
-    cohort = draw_cohort(chosen.sampling, chosen.per_round, population.train.offsets, seed=config.seed, round=round)
-    work = straggler_work(
-        cohort,
-        per_round=chosen.per_round,
-        share=chosen.stragglers,
-        epochs=config.solver.epochs,
-        most=config.compat.most_epochs(config.solver.epochs),
-        batch_size=config.solver.batch_size,
-        **draw,
-    )
+    timed = None
+    if clock is None:
+        cohort = draw_cohort(chosen.sampling, chosen.per_round, offsets, seed=config.seed, round=round)
+        work = straggler_work(
+            cohort,
+            per_round=chosen.per_round,
+            share=chosen.stragglers,
+            epochs=config.solver.epochs,
+            most=config.compat.most_epochs(config.solver.epochs),
+            batch_size=config.solver.batch_size,
+            **draw,
+        )
+    else:
+        asked = clock.ask(offsets, now=now, round=round)
+        cohort = asked.cohort
+        work, timed = clock.work(asked, round)
     failed = failures(cohort, per_round=chosen.per_round, share=chosen.failure, **draw)
-    kept = method.kept(work) & ~failed
+    kept = method.kept(work) & ~failed & (work.budget > 0)
     second = _second_draw(config, population, cohort.devices[failed], round) if method.second_draw else None
     is_private = config.privacy.clip > 0
     weights = equal_weights(chosen.per_round, kept) if is_private else merge_weights(chosen.sampling, cohort, kept)
-    return RoundPlan(round, cohort, work, failed, kept, weights, second)
+    return RoundPlan(round, cohort, work, failed, kept, weights, second, timed)
 
 
 def _second_draw(config: Config, population: Population, failed: NDArray[np.int64], round: int) -> SecondDraw:

@@ -37,6 +37,9 @@ class Purpose(IntEnum):
     SOLVER = 30  # what an opaque solver draws
     LANCZOS = 40  # the vector that an estimate of curvature starts from
     RESAMPLED_DEVICES = 41  # further sets of devices for one round, to estimate an expectation
+    CLOCK_DEVICE = 50  # what a device is on the clock: its class, speed, network and time zone
+    CLOCK_ROUND = 51  # how fast it is in one round
+    CLOCK_CANDIDATES = 52  # who is looked at next where chosen devices are away
     SERVER_NOISE = 60  # the noise that the server adds to a round's sum
     DEVICE_NOISE = 61  # the share of it that a device adds to its own update
     PAPER_SUBSET = 80  # which devices and samples belong to a smaller copy of a population

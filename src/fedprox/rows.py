@@ -9,8 +9,14 @@ import numpy as np
 from fedprox.engines import RoundAnswer
 from fedprox.measures import Measures
 from fedprox.plan import RoundPlan
+from fedprox.traffic import Traffic
 
-__all__ = ["clipped", "finite", "gamma_summary", "stopped_by"]
+__all__ = ["bytes_sent", "clipped", "finite", "gamma_summary", "stopped_by"]
+
+
+def bytes_sent(plan: RoundPlan, traffic: Traffic) -> list[int]:
+    """Return the bytes of each device: down to every one that was asked, up from those that are kept."""
+    return (traffic.down + traffic.up * plan.kept.astype(np.int64)).tolist()
 
 
 def stopped_by(plan: RoundPlan, answer: RoundAnswer) -> list[str | None]:
@@ -18,7 +24,7 @@ def stopped_by(plan: RoundPlan, answer: RoundAnswer) -> list[str | None]:
 
     gamma is checked where another epoch, or another gradient over all samples, would still have fitted.
     """
-    per_epoch = plan.work.budget / plan.work.epochs
+    per_epoch = plan.work.budget / np.where(plan.work.budget > 0, plan.work.epochs, 1)
     return [
         None if not kept else "gamma" if budget - steps >= epoch else "budget"
         for kept, steps, budget, epoch in zip(plan.kept, answer.steps, plan.work.budget, per_epoch, strict=True)

@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 from fedprox.errors import ConfigError
 from fedprox.randomness import Purpose, words
 
-__all__ = ["Cohort", "Sampling", "check_sampling", "draw_cohort", "draw_without_replacement", "merge_weights"]
+__all__ = [
+    "Cohort",
+    "Sampling",
+    "check_sampling",
+    "draw_cohort",
+    "draw_without_replacement",
+    "listed",
+    "merge_weights",
+    "owners",
+]
 
 Sampling = Literal["uniform", "proportional"]
 
@@ -59,14 +68,21 @@ def draw_cohort(
     """Draw the devices of a round from a population with these offsets of its training samples."""
     random = words(per_round, seed, purpose, round)
     if scheme == "uniform":
-        devices = draw_without_replacement(len(offsets) - 1, random)
-        draws = np.ones(per_round, np.int64)
-    else:
-        sample = random % np.uint64(offsets[-1])
-        drawn = np.searchsorted(offsets, sample.astype(np.int64), side="right") - 1
-        devices, first, draws = np.unique(drawn, return_index=True, return_counts=True)
-        order = np.argsort(first)  # listed in the order in which they were first drawn
-        devices, draws = devices[order], draws[order]
+        return listed(draw_without_replacement(len(offsets) - 1, random), offsets)
+    return listed(owners(random, offsets), offsets)
+
+
+def owners(random: NDArray[np.uint64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each random word a device, drawn with probability p_k: the owner of a uniformly drawn sample."""
+    sample = random % np.uint64(offsets[-1])
+    return np.searchsorted(offsets, sample.astype(np.int64), side="right") - 1
+
+
+def listed(drawn: NDArray[np.int64], offsets: NDArray[np.int64]) -> Cohort:
+    """List each drawn device once, in the order in which they were first drawn."""
+    devices, first, draws = np.unique(drawn, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    devices, draws = devices[order], draws[order]
     return Cohort(devices, offsets[devices + 1] - offsets[devices], draws)
 
 

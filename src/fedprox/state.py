@@ -29,6 +29,8 @@ class State:
     mu: MuController
     devices: dict[int, Tree] = field(default_factory=dict)
     round: int = 0
+    bytes: int = 0  # sent so far, down and up
+    simulated_seconds: float = 0.0  # what the clock shows, where there is one
 
     def tensors(self) -> Tensors:
         """Return all arrays by name."""
@@ -39,7 +41,7 @@ class State:
 
     def values(self) -> dict[str, Any]:
         """Return the rest: plain values."""
-        return {"mu": self.mu.state()}
+        return {"mu": self.mu.state(), "bytes": self.bytes, "simulated_seconds": self.simulated_seconds}
 
     def go_back(self, round: int, tensors: Mapping[str, Any], values: Mapping[str, Any], method: Method) -> None:
         """Become the state that `tensors` and `values` were taken of."""
@@ -58,6 +60,7 @@ class State:
             int(group.removeprefix("device.")): unflatten_names(named, like=like) for group, named in groups.items()
         }
         self.mu = restore(self.mu, dict(values["mu"]))
+        self.bytes, self.simulated_seconds = values["bytes"], values["simulated_seconds"]
 
 
 def _prefixed(prefix: str, tree: Tree) -> Tensors:

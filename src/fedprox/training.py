@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from fedprox import __version__, data, methods, mu
+from fedprox.clock import Clock, build_clock
 from fedprox.config import Config
 from fedprox.engines import Broadcast, DeviceSide, LocalEngine, RoundAnswer, Task
 from fedprox.history import History
@@ -31,7 +32,7 @@ from fedprox.privacy import Accountant, check_private, mechanism_of, seeded_norm
 from fedprox.randomness import Purpose
 from fedprox.resident import Resident
 from fedprox.result import Callback, Progress, Result
-from fedprox.rows import clipped, finite, gamma_summary, stopped_by
+from fedprox.rows import bytes_sent, clipped, finite, gamma_summary, stopped_by
 from fedprox.run_folder import Checkpoint, RunFolder, read_history
 from fedprox.runtime import Workers, prepare
 from fedprox.sampling import check_sampling
@@ -39,6 +40,7 @@ from fedprox.solver_choice import SolverChoice, solver_of
 from fedprox.solvers import Solver
 from fedprox.state import State
 from fedprox.stopping import Outcome
+from fedprox.traffic import Traffic, traffic_of
 from fedprox.trees import Tree, difference, flatten_names, quiet, squared_norm
 
 __all__ = ["train"]
@@ -80,12 +82,14 @@ def train(
     params = initial(config, model)
     state = State(params, method.start(params), mu_controller or mu.build(config.method, config.solver.learning_rate))
     check_private(config.privacy, method, state.mu, population.devices)
+    traffic = traffic_of(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
+    clock = build_clock(config, population.devices, method, traffic)
     folder = RunFolder(out, config, resume=resume) if out is not None else None
     workers = Workers(config.engine.workers)
     try:
-        return _Run(config, population, model, method, solver_for, state, workers, folder, started).to_the_end(
-            callbacks
-        )
+        return _Run(
+            config, population, model, method, solver_for, state, traffic, clock, workers, folder, started
+        ).to_the_end(callbacks)
     finally:
         workers.close()
         if folder is not None:
@@ -103,6 +107,8 @@ class _Run:
         method: Method,
         solver_of: Callable[[int], Solver],
         state: State,
+        traffic: Traffic,
+        clock: Clock | None,
         workers: Workers,
         folder: RunFolder | None,
         started: float,
@@ -111,6 +117,8 @@ class _Run:
         self.population = population
         self.method = method
         self.state = state
+        self.traffic = traffic
+        self.clock = clock
         self.workers = workers
         self.folder = folder
         self.started = started
@@ -174,7 +182,8 @@ class _Run:
         """Take one round t -> t + 1 and return its record, and what mu may learn from it."""
         clock = time.perf_counter()
         state = self.state
-        plan = plan_round(self.config, self.population, self.method, state.round + 1)
+        now = state.simulated_seconds
+        plan = plan_round(self.config, self.population, self.method, state.round + 1, clock=self.clock, now=now)
         tasks = self._tasks(plan)
         mean_gradient = None
         if self.method.needs_gradients:
@@ -194,6 +203,7 @@ class _Run:
         state.round = plan.round
         record = {"round": plan.round, "solve_seconds": time.perf_counter() - clock, **plan.record()}
         record["steps"] = answer.steps
+        record |= self._count(plan, answer)
         record["mu"] = used_mu
         if self.config.measure.gamma:
             record["gamma"] = self.engine.inexactness(answer)
@@ -234,6 +244,17 @@ class _Run:
             for device, samples, weight in zip(cohort.devices.tolist(), cohort.samples.tolist(), weights, strict=True)
         ]
 
+    def _count(self, plan: RoundPlan, answer: RoundAnswer) -> dict[str, Any]:
+        """Add up the bytes of a round and move the clock on; return what the record says of them."""
+        sent = bytes_sent(plan, self.traffic)
+        self.state.bytes += sum(sent)
+        if plan.timed is None:
+            return {}
+        seconds = plan.timed.seconds(answer.steps, plan.kept)
+        everybody_in = bool(plan.kept.all()) and not plan.work.straggler.any()
+        self.state.simulated_seconds = plan.timed.asked.start + plan.timed.length(seconds, everybody_in)
+        return {"seconds": seconds.tolist(), "bytes": sent}
+
     def _measure(self, round_record: Mapping[str, Any], signals: mu.Signals) -> dict[str, Any] | None:
         """Measure the model if its round is a measured one; let mu and the outcome see what came of the round."""
         state, clock = self.state, time.perf_counter()
@@ -250,6 +271,7 @@ class _Run:
             **gamma_summary(round_record.get("gamma")),
             **self._privacy_loss(),
             "mu": used_mu,
+            **self._sent_so_far(),
             "seconds": self._seconds(),
             "solve_seconds": round_record["solve_seconds"],
             "measure_seconds": time.perf_counter() - clock,
@@ -265,6 +287,10 @@ class _Run:
             return {}
         epsilon = self.accountant.epsilon(self.state.round)
         return {"epsilon": epsilon if np.isfinite(epsilon) else None}
+
+    def _sent_so_far(self) -> dict[str, Any]:
+        on_clock = {} if self.clock is None else {"simulated_seconds": self.state.simulated_seconds}
+        return {"bytes": self.state.bytes, **on_clock}
 
     def _tell(self, callbacks: Sequence[Callback], metrics: Any, devices: Any) -> bool:
         progress = Progress(self.state.round, self.config.rounds, metrics, devices, self.state.params)
@@ -306,10 +332,13 @@ class _Run:
             "not_finite_since": self.outcome.not_finite_since,
             "result": {name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy")},
             **({"privacy": {**self._privacy_loss(), "delta": self.accountant.delta}} if self.mechanism else {}),
+            **self._sent_so_far(),
             "seconds": self._seconds(),
             "compile_seconds": compile_seconds,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "workers": self.workers.count,
+            "devices": self.population.devices,
+            "train_samples": len(self.population.train),
             "versions": {"fedprox": __version__, "jax": jax.__version__, "numpy": np.__version__},
         }
         params = self.state.params

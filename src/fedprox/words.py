@@ -16,6 +16,8 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         f"train loss {number(result['train_loss'], '.4f')}, train accuracy {percent(result['train_accuracy'])}, "
         f"test accuracy {percent(result['test_accuracy'])}"
     ]
+    if "simulated_seconds" in summary:
+        lines.append(f"simulated: {summary['simulated_seconds']:,.0f} s, {summary['bytes']:,} bytes sent")
     if summary["diverged_round"] is not None:
         lines.append(f"diverged at round {summary['diverged_round']}")
     if summary["not_finite_since"] is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedprox.cli import (
+    calibrate,
     compare,
     conformance,
     data,
@@ -21,6 +22,7 @@ from fedprox.cli.app import app
 
 __all__ = [
     "app",
+    "calibrate",
     "compare",
     "conformance",
     "data",

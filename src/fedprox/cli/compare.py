@@ -22,6 +22,7 @@ from fedprox.cli.app import (
 )
 
 if TYPE_CHECKING:
+    from fedprox.axis import Axis
     from fedprox.compare import Comparison
     from fedprox.suite import Suite
 
@@ -48,23 +49,30 @@ def compare(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder for runs, table and picture.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
+    x: Annotated[
+        str, typer.Option("--x", metavar="AXIS", help="Compare over rounds, over seconds (on the clock) or over bytes.")
+    ] = "rounds",
     as_json: Json = False,
 ) -> None:
     """Run several methods on the same draws and show the difference.
 
     Example: fedprox compare synthetic-1-1 -m fedavg -m fedprox:mu=1 -s devices.stragglers=0.9 --seeds 5
     """
+    from fedprox.axis import axis_of
+    from fedprox.compare import check_axis
     from fedprox.config import with_overrides
     from fedprox.recipes import settings_of
     from fedprox.suite import suite_of
 
     settings, suite = suite_of(with_overrides(settings_of(config), set_))
     suite = replace(suite, methods=tuple(method or suite.methods), seeds=seeds or suite.seeds)
+    axis = axis_of(x)
+    check_axis(settings, suite.methods, axis)
     folder = out or next_folder(f"compare-{Path(config).stem}")
     if suite.stragglers:
-        _run_suite(settings, suite, folder, workers, as_json, title=config)
+        _run_suite(settings, suite, folder, workers, axis, as_json, title=config)
     else:
-        _compare(settings, list(suite.methods), suite.seeds, folder, workers, as_json, title=config)
+        _compare(settings, list(suite.methods), suite.seeds, folder, workers, axis, as_json, title=config)
 
 
 @app.command()
@@ -78,17 +86,25 @@ def demo(
 
     Example: fedprox demo
     """
+    from fedprox.axis import ROUNDS
     from fedprox.config import with_overrides
     from fedprox.recipes import settings_of
 
     settings = with_overrides(settings_of("synthetic-1-1"), ["devices.stragglers=0.9", f"rounds={rounds}"])
     methods = ["fedavg", "fedprox:mu=0", "fedprox:mu=1"]
     folder = out or next_folder("demo")
-    _compare(settings, methods, 1, folder, 0, as_json, title="Synthetic(1,1), 90% stragglers")
+    _compare(settings, methods, 1, folder, 0, ROUNDS, as_json, title="Synthetic(1,1), 90% stragglers")
 
 
 def _compare(
-    settings: dict[str, Any], methods: list[str], seeds: int, folder: Path, workers: int, as_json: bool, title: str
+    settings: dict[str, Any],
+    methods: list[str],
+    seeds: int,
+    folder: Path,
+    workers: int,
+    axis: Axis,
+    as_json: bool,
+    title: str,
 ) -> None:
     from fedprox.compare import compare
     from fedprox.display import RunBars
@@ -101,19 +117,25 @@ def _compare(
             bars.show(name, event.round, event.job.config.rounds, event.metrics)
 
         comparison = compare(settings, methods, seeds=seeds, out=folder, workers=workers, on_event=show)
-    picture = _draw(comparison, folder, title)
+    picture = _draw(comparison, folder, title, axis)
     table = comparison.table()
     (folder / "table.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    along = {} if axis.name == "rounds" else {"along": comparison.along(axis)}
     if as_json:
-        say_json({"out": str(folder), "picture": str(picture), "table": table})
+        say_json({"out": str(folder), "picture": str(picture), "table": table, **along})
         return
-    from fedprox.display import comparison_table
+    from fedprox.display import along_table, comparison_table
 
     output_console().print(comparison_table(table))
+    if along:
+        typer.echo("")
+        output_console().print(along_table(along["along"]))
     typer.echo(f"\n{comparison.verdict()}\npicture: {picture}\nrun folders: {folder}")
 
 
-def _run_suite(settings: dict[str, Any], suite: Suite, folder: Path, workers: int, as_json: bool, title: str) -> None:
+def _run_suite(
+    settings: dict[str, Any], suite: Suite, folder: Path, workers: int, axis: Axis, as_json: bool, title: str
+) -> None:
     from fedprox.display import RunBars, comparison_table
     from fedprox.plot import save, suite_curves
     from fedprox.scheduler import Event
@@ -128,7 +150,7 @@ def _run_suite(settings: dict[str, Any], suite: Suite, folder: Path, workers: in
 
         comparisons = run_suite(settings, suite, out=folder, workers=workers, on_event=show)
     histories = {share: one.histories for share, one in comparisons.items()}
-    picture = save(suite_curves(histories, title), folder / "comparison.png")
+    picture = save(suite_curves(histories, title, axis), folder / "comparison.png")
     table = suite_table(comparisons)
     (folder / "table.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     if as_json:
@@ -141,7 +163,7 @@ def _run_suite(settings: dict[str, Any], suite: Suite, folder: Path, workers: in
     typer.echo(f"picture: {picture}\nrun folders: {folder}")
 
 
-def _draw(comparison: Comparison, folder: Path, title: str) -> Path:
+def _draw(comparison: Comparison, folder: Path, title: str, axis: Axis) -> Path:
     from fedprox.plot import curves, save
 
-    return save(curves(comparison.histories, title), folder / "comparison.png")
+    return save(curves(comparison.histories, title, axis), folder / "comparison.png")

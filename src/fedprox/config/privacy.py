@@ -61,6 +61,11 @@ def _check_clipped(config: Config) -> None:
 
 
 def _check_noised(config: Config) -> None:
+    if config.systems.model != "stragglers":
+        raise ConfigError(
+            "`systems.model` must be 'stragglers' with `privacy.noise_multiplier`, since devices that come and go are "
+            f"not drawn uniformly; got {config.systems.model!r}"
+        )
     if isinstance(config.method.mu, str):
         raise ConfigError(
             "`method.mu` must be a number with `privacy.noise_multiplier`, since rules for mu follow losses that no "

@@ -42,6 +42,7 @@ def check_together(config: Config) -> None:
                 f"`solver.{name}` must be left out with solver.name = {config.solver.name!r}, whose settings go to "
                 f"`solver.options`; got {getattr(config.solver, name)!r}"
             )
+    _check_systems(config)
     if config.data.name in ("leaf", "npz", "arrow", "population") and not config.data.path:
         raise ConfigError(f"`data.path` must be given with data.name = {config.data.name!r}; got ''")
     if config.compat.split != "paper" and config.data.name not in ("synthetic", "synthetic_iid"):
@@ -55,3 +56,23 @@ def check_together(config: Config) -> None:
             f"1 to E - 1; got {config.solver.epochs}"
         )
     check_privacy(config)
+
+
+def _check_systems(config: Config) -> None:
+    systems = config.systems
+    if systems.model == "clock":
+        if config.devices.stragglers > 0:
+            raise ConfigError(
+                "`devices.stragglers` must be 0 with systems.model = 'clock', which finds out who is late; "
+                f"got {config.devices.stragglers}"
+            )
+        if systems.profile and systems.trace:
+            raise ConfigError(
+                f"`systems.profile` must be left out with `systems.trace`, which describes every device; "
+                f"got {systems.profile!r}"
+            )
+        return
+    for key in ("profile", "trace", "deadline"):
+        value = getattr(systems, key)
+        if value != type(systems).model_fields[key].default:
+            raise ConfigError(f"`systems.{key}` must be left out unless systems.model = 'clock'; got {value!r}")

@@ -152,9 +152,16 @@ class DevicesConfig(Section):
 
 
 class SystemsConfig(Section):
-    """`[systems]`: what decides how much work a device does."""
+    """`[systems]`: what decides how much work a device does; all but `model` belongs to the clock."""
 
-    model: Annotated[Literal["stragglers"], Field(description="one of stragglers")] = "stragglers"
+    model: Annotated[Literal["stragglers", "clock"], Field(description="one of stragglers, clock")] = "stragglers"
+    profile: Text = ""  # "phones" where there is no trace either
+    trace: Text = ""
+    deadline: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)]
+        | Annotated[str, Field(pattern=r"^q(0?\.\d*[1-9]\d*|1(\.0*)?)$")],
+        Field(description="a number of seconds > 0 or a quantile of what the chosen devices need, such as 'q0.8'"),
+    ] = "q0.8"
 
 
 class MeasureConfig(Section):

@@ -61,6 +61,9 @@ class _FedDyn(Method):
         moved = scale(difference(solution.params, solution.anchor), self.alpha)
         return Reply(solution.params, moved, difference(solution.state, moved))
 
+    def uploaded(self, reply: Reply) -> Tree:
+        return reply.averaged  # alpha (w_k - w^t) follows from it
+
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
         h = difference(server, summed)
         return difference(averaged, scale(h, 1 / self.alpha)), h

@@ -11,9 +11,10 @@ from typing import Any
 from fedprox.errors import RunFolderError
 from fedprox.files import write_atomically
 from fedprox.grouping import Group, differing, flat_settings, group_runs, setting_text
-from fedprox.report.figures import Figure, curve_figures, fairness_figure, fairness_rows, time_figure
+from fedprox.report.figures import Figure, axis_figures, curve_figures, fairness_figure, fairness_rows, time_figure
 from fedprox.report.page import page, table
 from fedprox.report.participation import participation
+from fedprox.report.reach_section import reach_figure, reach_section, reached
 from fedprox.report.verdict import verdict
 from fedprox.saved import find_runs
 
@@ -39,17 +40,21 @@ def report(groups: Sequence[Group], title: str) -> str:
     """Return the report on groups of runs as a page of HTML."""
     curves = curve_figures(groups)
     fairness, times = fairness_figure(groups), time_figure(groups)
+    over, reaches = axis_figures(groups), reached(groups)
+    reach = reach_figure(reaches)
     work = participation(groups)
     sections = [
         '<div class="verdict">' + "".join(f"<p>{html.escape(text)}</p>" for text in verdict(groups)) + "</div>",
         _curves_section(curves),
+        _over_section(over),
         _participation_section(work),
+        reach_section(reaches, _grid(_card(reach, wide=True)) if reach else ""),
         _fairness_section(fairness, groups),
         "<h2>Time</h2>" + _grid(_card(times, wide=True)),
         "<h2>Runs</h2>" + _runs_table(groups),
         _config_section(groups),
     ]
-    figures = [*curves, *([fairness] if fairness else []), times]
+    figures = [*curves, *over, *(figure for figure in (reach, fairness) if figure), times]
     return page(title, sections, {"figures": figures, "participation": work})
 
 
@@ -60,6 +65,12 @@ def _title(paths: Sequence[str | Path]) -> str:
 
 def _curves_section(curves: list[Figure]) -> str:
     return "<h2>Over the rounds</h2>" + _grid(*(_card(figure) for figure in curves))
+
+
+def _over_section(figures: list[Figure]) -> str:
+    if not figures:
+        return ""
+    return "<h2>Over simulated time and bytes</h2>" + _grid(*(_card(figure) for figure in figures))
 
 
 def _participation_section(work: list[dict[str, Any]]) -> str:

@@ -9,9 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from fedprox.axis import BYTES, SECONDS, on_axis
 from fedprox.grouping import Group
 
-__all__ = ["Figure", "curve_figures", "fairness_figure", "fairness_rows", "time_figure"]
+__all__ = [
+    "Figure",
+    "axis_figures",
+    "curve_figures",
+    "fairness_figure",
+    "fairness_rows",
+    "short",
+    "style",
+    "time_figure",
+]
 
 Figure = dict[str, Any]
 
@@ -49,6 +59,26 @@ def curve_figures(groups: Sequence[Group]) -> list[Figure]:
     return figures
 
 
+def axis_figures(groups: Sequence[Group]) -> list[Figure]:
+    """Return loss and accuracy over simulated seconds, and over bytes where the groups do not send the same."""
+    figures = []
+    sent = {run.last["bytes"] for group in groups for run in group.runs if "bytes" in run.last}
+    for axis in (SECONDS, BYTES) if len(sent) > 1 else (SECONDS,):
+        have = [
+            (index, group) for index, group in enumerate(groups) if all(axis.column in run.last for run in group.runs)
+        ]
+        for name, title, unit in _CURVES[:2]:
+            traces = []
+            for index, group in have:
+                x, values = on_axis([run.history for run in group.runs], axis, name)
+                if not np.isnan(values).all():
+                    deviation = values.std(axis=0, ddof=1) if len(values) > 1 else None
+                    traces += _curve(index, group.label, x.tolist(), values.mean(axis=0), deviation, unit, axis.label)
+            if traces:
+                figures.append(_figure(f"{name}_over_{axis.name}", title, traces, axis.label, unit))
+    return figures
+
+
 def time_figure(groups: Sequence[Group]) -> Figure:
     """Return the seconds that each round's local work took, of the first seed of each group."""
     traces = []
@@ -67,9 +97,9 @@ def fairness_figure(groups: Sequence[Group]) -> Figure | None:
         if len(accuracies):
             share = np.linspace(0, 1, min(len(accuracies), 201))
             values = np.quantile(accuracies, share)
-            style = _style(index, group.label)
+            look = style(index, group.label)
             hover = "%{x:.0%} of devices are at or below %{y:.1%}<extra>" + html.escape(group.label) + "</extra>"
-            traces.append({**style, "x": _short(share), "y": _short(values), "hovertemplate": hover})
+            traces.append({**look, "x": short(share), "y": short(values), "hovertemplate": hover})
     if not traces:
         return None
     figure = _figure("fairness", "Accuracy of the devices, worst to best", traces, "share of devices", "accuracy")
@@ -106,18 +136,20 @@ def _device_accuracies(group: Group) -> np.ndarray[Any, Any]:
     return np.empty(0)
 
 
-def _curve(index: int, label: str, rounds: Sequence[int], mean: Any, deviation: Any, unit: str) -> list[Figure]:
+def _curve(
+    index: int, label: str, over: Sequence[float], mean: Any, deviation: Any, unit: str, axis: str = "round"
+) -> list[Figure]:
     """Return the traces of a curve and its band; they share a legend group, so one click hides both."""
-    chosen = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _MOST_POINTS)).astype(int))
-    x = [int(rounds[i]) for i in chosen]
+    chosen = np.unique(np.linspace(0, len(over) - 1, min(len(over), _MOST_POINTS)).astype(int))
+    x = [over[i] for i in chosen]
     mean = np.asarray(mean)[chosen]
     form = ".1%" if unit == "accuracy" else ".4g"
     name = html.escape(label)
     line = {
-        **_style(index, label),
+        **style(index, label),
         "x": x,
-        "y": _short(mean),
-        "hovertemplate": f"round %{{x}}: %{{y:{form}}}<extra>{name}</extra>",
+        "y": short(mean),
+        "hovertemplate": f"{axis} %{{x}}: %{{y:{form}}}<extra>{name}</extra>",
     }
     if deviation is None:
         return [line]
@@ -128,7 +160,7 @@ def _curve(index: int, label: str, rounds: Sequence[int], mean: Any, deviation: 
     band = {
         "type": "scatter",
         "x": [*forth.tolist(), *forth[::-1].tolist()],
-        "y": _short(edges),
+        "y": short(edges),
         "fill": "toself",
         "fillcolor": _COLOURS[index % len(_COLOURS)],
         "opacity": 0.18,
@@ -141,7 +173,8 @@ def _curve(index: int, label: str, rounds: Sequence[int], mean: Any, deviation: 
     return [band, line]
 
 
-def _style(index: int, label: str) -> Figure:
+def style(index: int, label: str) -> Figure:
+    """Return what tells the curve of one group from another: name, colour and dashes."""
     name = html.escape(label)  # Plotly reads names as simple HTML
     dash = _DASHES[index // len(_COLOURS) % len(_DASHES)]
     return {
@@ -162,6 +195,6 @@ def _figure(name: str, title: str, traces: list[Figure], x: str, unit: str) -> F
     return {"name": name, "title": title, "data": traces, "layout": layout}
 
 
-def _short(values: Any) -> list[float | None]:
+def short(values: Any) -> list[float | None]:
     """Return numbers with six digits, null where not finite: the page stays small."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in np.asarray(values, float)]

@@ -147,6 +147,8 @@ def _refuse(config: Config, recorded: History, resample: int) -> None:
         )
     if dropped := [row["round"] for row in recorded if not all(row["kept"])]:
         reasons.append(f"no device may be dropped; round {dropped[0]} dropped some")
+    if away := [row["round"] for row in recorded if row.get("away", 0) > 0]:
+        reasons.append(f"every device must be available; in round {away[0]} some were away, so draws were not by p_k")
     if config.measure.devices and not isinstance(config.method.mu, float):
         reasons.append(f"`measure.devices` must be 0 where mu follows the loss; it is {config.measure.devices}")
     if resample and config.devices.stragglers > 0:
@@ -154,6 +156,8 @@ def _refuse(config: Config, recorded: History, resample: int) -> None:
             "an expectation over devices needs `devices.stragglers` = 0, since otherwise the work of a device depends "
             f"on who else is drawn; it is {config.devices.stragglers}"
         )
+    if resample and config.systems.model == "clock":
+        reasons.append("an expectation over devices needs all of E epochs from each, and `systems.model` is 'clock'")
     if reasons:
         raise NotCoveredError("the theorems do not cover this run: " + "; ".join(reasons))
     if not len(recorded):
