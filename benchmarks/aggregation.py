@@ -73,20 +73,20 @@ def measure(way: str, replies: int, parameters: int) -> dict[str, float]:
     before = _memory_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     wall, clock = time.perf_counter(), time.process_time()
-    result = _add_up(way, order, buffers, weight, count=replies)
+    result = _add_up(way, order, buffers, weight)
     seconds, wall = time.process_time() - clock, time.perf_counter() - wall
     expected = sum(np.float64(len(range(i, replies, BUFFERS))) * buffers[i][:100] for i in range(BUFFERS)) / replies
     worst = float(np.abs(result[:100] - expected).max())
     return {"seconds": seconds, "wall": wall, "peak_mb": _memory_mb("VmHWM") - before, "error": worst}
 
 
-def _add_up(way: str, order: list[int], buffers: list[np.ndarray], weight: float, count: int) -> np.ndarray:
+def _add_up(way: str, order: list[int], buffers: list[np.ndarray], weight: float) -> np.ndarray:
     if way.startswith("fixed"):
         running = FixedPointSum(like=buffers[0])
         for position in order:
             running.add(buffers[position % BUFFERS].copy(), weight)
         return running.result()
-    total = TreeSum(count)
+    total = TreeSum(len(order))
     for position in order:
         total.add(position, scale(buffers[position % BUFFERS].copy(), weight))
     return total.result()

@@ -1,7 +1,7 @@
 """The sum of many replies in one place, whatever their order: fixed-point numbers in 64-bit integers.
 
 A sum along a tree (`TreeSum`) has the same bits in every order, but holds every partial sum that waits for its sibling:
-when n replies arrive in random order, about n / 3 at once. Integers add up to the same result in every order, so here
+when n replies arrive in random order, about 0.4 n at once. Integers add up to the same result in every order, so here
 each reply is rounded to multiples of 2^-42 and added to one running total:
 
     total <- total + round(2^42 weight reply)
