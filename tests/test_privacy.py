@@ -315,6 +315,7 @@ PRIVATE = {"clip": 1.0, "noise_multiplier": 1.0}
         ({"privacy": PRIVATE, "method": {"mu": "adaptive"}}, "`method.mu` must be a number with"),
         ({"privacy": PRIVATE, "stop": {"converged": True}}, "`stop.converged` must be false with"),
         ({"privacy": PRIVATE, "stop": {"diverged": True}}, "`stop.diverged` must be false with"),
+        ({"privacy": PRIVATE, "systems": {"model": "clock"}}, "`systems.model` must be 'stragglers' with"),
     ],
 )
 def test_settings_that_break_the_promise_are_refused(settings, sentence):
