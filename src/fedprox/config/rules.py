@@ -43,3 +43,8 @@ def check_together(config: Config) -> None:
             )
     if config.data.name in ("leaf", "npz", "arrow", "population") and not config.data.path:
         raise ConfigError(f"`data.path` must be given with data.name = {config.data.name!r}; got ''")
+    if config.engine.address and config.engine.name != "ray":
+        raise ConfigError(
+            f"`engine.address` must be left out with engine.name = {config.engine.name!r}, which needs none; "
+            f"got {config.engine.address!r}"
+        )
