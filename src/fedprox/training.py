@@ -86,9 +86,11 @@ def train(
         train_data = Resident.of(population.train)
         engine: Engine
         if config.engine.name == "ray":
-            from fedprox.engines.ray import RayEngine
+            from fedprox.engines.ray import Cluster, RayEngine
 
-            engine = RayEngine(given, population, method, config.engine.address, config.engine.workers)
+            cluster = Cluster(config.engine.address, config.engine.workers)
+            open_until_the_end.callback(cluster.close)
+            engine = RayEngine(cluster, given, population, method)
         else:
             engine = LocalEngine(device_side(config, population, train_data, model, method, solver_for), workers)
         open_until_the_end.callback(engine.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedprox.engines.ray.cluster import Cluster
 from fedprox.engines.ray.engine import RayEngine
 
-__all__ = ["RayEngine"]
+__all__ = ["Cluster", "RayEngine"]

@@ -14,6 +14,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,11 +27,13 @@ __all__ = ["Cluster"]
 
 _TOKEN = secrets.token_hex(32)  # one for the life of this process: Ray reads it once
 _SHORT = 40  # the longest folder in which the paths of Ray's sockets fit into the 107 bytes that the system allows
+_GRACE = 10.0  # seconds that a head may not answer; Ray ends this process after 60
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_LOG_TO_DRIVER_EVENT_LEVEL": "FATAL",
+    "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "1",  # Ray's helpers see within seconds that all others are dead
 }
 _KEEP_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray replaces 127.0.0.1 by the machine's address
 
@@ -46,11 +49,12 @@ class Cluster:
     def __init__(self, address: str, workers: int) -> None:
         self._folder: Path | None = None
         self._before: dict[str, str | None] = {}
-        self._joined = False
+        self._joined = self.is_lost = False
         address = address or os.environ.get("RAY_ADDRESS", "")
         try:
             self._open(address, workers)
             self.workers = self._room(workers)
+            self._head: str = self.ray.get_runtime_context().gcs_address
         except BaseException:
             self.close()
             raise
@@ -90,8 +94,8 @@ class Cluster:
         addresses = {node["NodeManagerAddress"] for node in self.ray.nodes()}
         if addresses != {"127.0.0.1"}:
             raise RunError(
-                f"a Ray cluster of our own must listen on 127.0.0.1 alone; it is at {', '.join(addresses)}, which happens "
-                "when ray was imported earlier: set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before that"
+                f"a Ray cluster of our own must listen on 127.0.0.1 alone; it is at {', '.join(addresses)}, since ray "
+                "was imported earlier: set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before that"
             )
 
     def _init(self, failure: str, **arguments: Any) -> None:
@@ -109,6 +113,21 @@ class Cluster:
             need = f"at most {room}, the CPUs of the Ray cluster" if room else "0 on a Ray cluster that has a CPU"
             raise ConfigError(f"`engine.workers` must be {need}; an actor needs one CPU; got {workers}")
         return workers or room
+
+    def look_after(self) -> None:
+        """Make sure that the head answers, or raise; nothing of Ray that asks the head may be called while it does not.
+
+        Ray itself would wait for it for a minute, and then end this process.
+        """
+        deadline = time.monotonic() + _GRACE
+        while not _answers(self._head):
+            if time.monotonic() > deadline:
+                self.is_lost = True
+                raise RunError(
+                    f"the head of the Ray cluster at {self._head} must answer; it has not for {_GRACE:.0f} s, so the "
+                    "cluster is lost (a run folder goes on from its checkpoint with --resume)"
+                )
+            time.sleep(0.5)
 
     def close(self) -> None:
         """Leave the cluster; stop it if it is our own."""
@@ -155,11 +174,18 @@ def _checked(address: str) -> str:
         raise ConfigError(
             f"`engine.address` must be host:port of the head of a Ray cluster, or 'auto'; got {address!r}"
         )
+    if not _answers(address):
+        raise RunError(f"no Ray cluster could be joined at {address}: nobody answers there")
+    return host
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except OSError as error:
-        raise RunError(f"no Ray cluster could be joined at {address}: {error.strerror or error}") from None
-    return host
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

@@ -33,23 +33,17 @@ __all__ = ["RayEngine"]
 class RayEngine:
     """Runs the devices' side of a round on a Ray cluster."""
 
-    def __init__(
-        self, blueprint: Blueprint, population: Population, method: Method, address: str, workers: int
-    ) -> None:
-        self._cluster = Cluster(address, workers)
-        self._ray = self._cluster.ray
+    def __init__(self, cluster: Cluster, blueprint: Blueprint, population: Population, method: Method) -> None:
+        self._cluster = cluster
+        self._ray = cluster.ray
         self._method = method
         self._pool: Pool | None = None
         self._states = States(self._ray, self._state_after)
-        try:
-            self._blueprint = self._put(blueprint, "`model`, `method` and `solver` must be objects that Ray can send")
-            self._population = self._put(
-                population.folder or _training_part(population),
-                "a population that is not a folder must fit into Ray's object store",
-            )
-        except BaseException:
-            self.close()
-            raise
+        self._blueprint = self._put(blueprint, "`model`, `method` and `solver` must be objects that Ray can send")
+        self._population = self._put(
+            population.folder or _training_part(population),
+            "a population that is not a folder must fit into Ray's object store",
+        )
 
     @property
     def workers(self) -> int:
@@ -68,7 +62,7 @@ class RayEngine:
             return actor, actor.build.remote(self._blueprint, self._population, at)
 
         self._stateful = self._method.start_device(params) is not None
-        self._pool = Pool(self._ray, self.workers, start, _check_versions)
+        self._pool = Pool(self._cluster, self.workers, start, _check_versions)
         self._pool.wait_until_ready()
 
     def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast, *, gammas: bool = False) -> RoundAnswer:
@@ -116,10 +110,9 @@ class RayEngine:
         return self._states.secure(states)
 
     def close(self) -> None:
-        """End the actors, and the cluster if it was started for them."""
+        """End the actors; the cluster belongs to whoever opened it."""
         if self._pool is not None:
             self._pool.close()
-        self._cluster.close()
 
     @property
     def _actors(self) -> Pool:

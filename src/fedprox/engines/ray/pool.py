@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedprox.engines.ray.cluster import Cluster
 from fedprox.errors import FedProxError, RunError
 
 __all__ = ["Call", "Done", "Pool"]
@@ -64,9 +65,11 @@ class Pool:
     """
 
     def __init__(
-        self, ray: Any, count: int, start: Callable[[], tuple[Any, Any]], check: Callable[[Any], None]
+        self, cluster: Cluster, count: int, start: Callable[[], tuple[Any, Any]], check: Callable[[Any], None]
     ) -> None:
-        self._ray = ray
+        self._cluster = cluster
+        self._ray = cluster.ray
+        self._looked = time.monotonic()
         self._start = start
         self._check = check
         self._made = 0
@@ -77,8 +80,9 @@ class Pool:
             self._ask_for_one()
 
     def wait_until_ready(self) -> None:
-        """Wait for the actors that are on the way."""
-        while self._starting:
+        """Wait for the actors that are on the way; in a cluster that is busy otherwise, not for all of them."""
+        deadline = time.monotonic() + _PATIENCE
+        while self._starting and time.monotonic() < deadline:
             self._see_who_is_ready(self._wait(list(self._starting)))
         self._need_somebody()
 
@@ -133,6 +137,8 @@ class Pool:
 
     def close(self) -> None:
         """End all actors."""
+        if self._cluster.is_lost:
+            return
         for actor in (*self._ready.values(), *self._starting.values()):
             self._end(actor)
         self._ready, self._starting = {}, {}
@@ -148,6 +154,9 @@ class Pool:
         return list(references) if call.returns > 1 else [references]
 
     def _wait(self, references: list[Any]) -> list[Any]:
+        if time.monotonic() - self._looked > _TICK:
+            self._cluster.look_after()
+            self._looked = time.monotonic()
         done, _ = self._ray.wait(references, num_returns=1, timeout=_TICK)
         if len(references) > 1 and done:
             done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
@@ -188,6 +197,7 @@ class Pool:
 
     def _replace(self, actor: _Actor) -> None:
         if self._ready.pop(actor.number, None) or actor in self._starting.values():  # else it is replaced already
+            self._cluster.look_after()
             self._end(actor)
             self._ask_for_one()
 
