@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -25,7 +26,6 @@ from fedprox.errors import ConfigError, RunError
 
 __all__ = ["Cluster"]
 
-_TOKEN = secrets.token_hex(32)  # one for the life of this process: Ray reads it once
 _SHORT = 40  # the longest folder in which the paths of Ray's sockets fit into the 107 bytes that the system allows
 _GRACE = 10.0  # seconds that a head may not answer; Ray ends this process after 60
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
@@ -78,11 +78,10 @@ class Cluster:
             raise ConfigError(f"`engine.workers` must be at most {cores}, the cores of this machine; got {workers}")
         base = tempfile.gettempdir()
         self._folder = Path(tempfile.mkdtemp(prefix="fedprox-ray-", dir=base if len(base) <= _SHORT else "/tmp"))  # noqa: S108 - mkdtemp makes it private
-        if not any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
-            token = self._folder / "token"
-            token.touch(mode=0o600)
-            token.write_text(_TOKEN)
-            self._set({"RAY_AUTH_TOKEN_PATH": str(token)})
+        token = self._folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        self._set({"RAY_AUTH_TOKEN_PATH": str(token), "RAY_AUTH_TOKEN": None})
         self._init(
             "no Ray cluster could be started on this machine",
             address="local",
@@ -93,14 +92,12 @@ class Cluster:
         )
         addresses = {node["NodeManagerAddress"] for node in self.ray.nodes()}
         if addresses != {"127.0.0.1"}:
-            raise RunError(
-                f"a Ray cluster of our own must listen on 127.0.0.1 alone; it is at {', '.join(addresses)}, since ray "
-                "was imported earlier: set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before that"
-            )
+            raise RunError(f"a Ray cluster of our own must listen on 127.0.0.1 alone; it is at {', '.join(addresses)}")
 
     def _init(self, failure: str, **arguments: Any) -> None:
         with _own_signals(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            _read_environment_again()
             try:
                 self.ray.init(logging_level="ERROR", log_to_driver=False, **arguments)
             except Exception as error:  # whatever Ray raises, down to OSError, is the answer
@@ -142,12 +139,17 @@ class Cluster:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        if self._before and "ray" in sys.modules:
+            _read_environment_again()
         self._before = {}
 
-    def _set(self, variables: Mapping[str, str]) -> None:
+    def _set(self, variables: Mapping[str, str | None]) -> None:
         for name, value in variables.items():
             self._before.setdefault(name, os.environ.get(name))
-            os.environ[name] = value
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _import_ray() -> Any:
@@ -158,6 +160,17 @@ def _import_ray() -> Any:
     except ImportError:
         raise ConfigError("`engine.name` = 'ray' must be used with Ray installed: pip install 'fedprox[ray]'") from None
     return ray
+
+
+def _read_environment_again() -> None:
+    """Have Ray see what it reads when it is imported, which may have been long ago."""
+    from ray._private import ray_constants
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+    default = not sys.platform.startswith(("win", "darwin"))
+    ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, default)
 
 
 def _checked(address: str) -> str:
