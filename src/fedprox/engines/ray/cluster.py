@@ -26,7 +26,7 @@ from fedprox.errors import ConfigError, RunError
 
 __all__ = ["Cluster"]
 
-_SHORT = 40  # the longest folder in which the paths of Ray's sockets fit into the 107 bytes that the system allows
+_SHORT = 36  # the longest folder in which the paths of Ray's sockets fit into the 107 bytes that the system allows
 _GRACE = 10.0  # seconds that a head may not answer; Ray ends this process after 60
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 _QUIET = {
@@ -88,7 +88,7 @@ class Cluster:
             num_cpus=workers or cores,
             include_dashboard=False,
             _node_ip_address="127.0.0.1",
-            _temp_dir=str(self._folder),
+            _temp_dir=str(self._folder / "ray"),  # Ray opens it to everybody; the folder around it stays closed
         )
         addresses = {node["NodeManagerAddress"] for node in self.ray.nodes()}
         if addresses != {"127.0.0.1"}:
