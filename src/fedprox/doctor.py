@@ -21,6 +21,7 @@ __all__ = ["Finding", "examine"]
 _EXTRAS = {
     "frames": ("polars", "data frames and Parquet"),
     "mlflow": ("mlflow", "fedprox run --track mlflow"),
+    "ray": ("ray", "simulation on a Ray cluster"),
     "report": ("plotly", "fedprox report"),
     "tensorboard": ("tensorboard", "fedprox run --track tensorboard"),
     "torch": ("torch", "PyTorch models and solvers"),

@@ -61,6 +61,7 @@ class Population:
       names: the devices' names, or None where they are just numbers.
       extras: named arrays that belong to the data as a whole, shared by all devices. A model over word ids finds the
         fixed word vectors (words, dimensions) here as `vectors`.
+      folder: where it is on disk, if that is where it was opened.
     """
 
     train: Samples
@@ -68,6 +69,7 @@ class Population:
     classes: int
     names: Sequence[str] | None = None
     extras: Mapping[str, Array] = field(default_factory=dict)
+    folder: str = ""
 
     def __post_init__(self) -> None:
         sizes = np.diff(self.train.offsets)

@@ -68,7 +68,7 @@ def open_population(path: str | Path, *, verify: bool = False) -> Population:
         raise DataError(f"{folder}/manifest.json must list the column {error}") from None
     extras = {name.removeprefix("extra_"): column for name, column in columns.items() if name.startswith("extra_")}
     try:
-        return Population(train, test, int(manifest["classes"]), names, extras)
+        return Population(train, test, int(manifest["classes"]), names, extras, str(folder.absolute()))
     except DataError as error:
         raise DataError(f"{folder}: {error}") from None
 

@@ -21,21 +21,22 @@ Tensors = dict[str, np.ndarray[Any, Any]]
 class State:
     """The model, what server and devices remember, and mu, after `round` rounds.
 
-    Devices are remembered only once they have taken part, so that a million idle ones cost nothing.
+    Devices are remembered only once they have taken part, so that a million idle ones cost nothing. What they remember
+    is held as the engine gave it, which may be a reference to where it is.
     """
 
     params: Tree
     server: Tree
     mu: MuController
-    devices: dict[int, Tree] = field(default_factory=dict)
+    devices: dict[int, Any] = field(default_factory=dict)
     round: int = 0
     bytes: int = 0  # sent so far, down and up
     simulated_seconds: float = 0.0  # what the clock shows, where there is one
 
-    def tensors(self) -> Tensors:
-        """Return all arrays by name."""
+    def tensors(self, devices: Mapping[int, Tree]) -> Tensors:
+        """Return all arrays by name; `devices` is what devices remember, as trees."""
         named = _prefixed("params", self.params) | _prefixed("server", self.server)
-        for device, remembered in self.devices.items():
+        for device, remembered in devices.items():
             named |= _prefixed(f"device.{device}", remembered)
         return named
 

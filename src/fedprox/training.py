@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 from fedprox import __version__, data, methods, mu
 from fedprox.clock import Clock, build_clock
 from fedprox.config import Config
-from fedprox.engines import Broadcast, DeviceSide, LocalEngine, RoundAnswer, Task
+from fedprox.engines import Blueprint, Broadcast, Engine, LocalEngine, RoundAnswer, Task, device_side
 from fedprox.history import History
 from fedprox.initial import initial
 from fedprox.measures import Measurer
@@ -33,11 +34,10 @@ from fedprox.randomness import Purpose
 from fedprox.resident import Resident
 from fedprox.result import Callback, Progress, Result
 from fedprox.rows import bytes_sent, clipped, finite, gamma_summary, stopped_by
-from fedprox.run_folder import Checkpoint, RunFolder, read_history
+from fedprox.run_folder import Checkpoint, RunFolder, check_usable, read_history
 from fedprox.runtime import Workers, prepare
 from fedprox.sampling import check_sampling
 from fedprox.solver_choice import SolverChoice, solver_of
-from fedprox.solvers import Solver
 from fedprox.state import State
 from fedprox.stopping import Outcome
 from fedprox.traffic import Traffic, traffic_of
@@ -74,6 +74,7 @@ def train(
     started = time.perf_counter()
     config = Config.of(config)
     prepare()
+    given = Blueprint(config.to_dict(), model, method, solver)
     population = population or data.load(config)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
     model = model or data.model_for(config, population)
@@ -84,16 +85,39 @@ def train(
     check_private(config.privacy, method, state.mu, population.devices)
     traffic = traffic_of(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     clock = build_clock(config, population.devices, method, traffic)
-    folder = RunFolder(out, config, resume=resume) if out is not None else None
-    workers = Workers(config.engine.workers)
-    try:
-        return _Run(
-            config, population, model, method, solver_for, state, traffic, clock, workers, folder, started
-        ).to_the_end(callbacks)
-    finally:
-        workers.close()
-        if folder is not None:
-            folder.close()
+    if out is not None:
+        check_usable(Path(out), config, resume)  # before a cluster starts
+    with ExitStack() as open_until_the_end:
+        workers = Workers(config.engine.workers if config.engine.name == "local" else 0)
+        open_until_the_end.callback(workers.close)
+        train_data = Resident.of(population.train)
+        engine: Engine
+        if config.engine.name == "ray":
+            from fedprox.engines.ray import Cluster, RayEngine
+
+            cluster = Cluster(config.engine.address, config.engine.workers)
+            open_until_the_end.callback(cluster.close)
+            engine = RayEngine(cluster, given, population, method)
+        else:
+            side = device_side(config, population, train_data, model, method, solver_for, ahead=workers.ahead)
+            engine = LocalEngine(side, workers)
+        open_until_the_end.callback(engine.close)
+        measurer = Measurer(
+            population,
+            train_data,
+            model,
+            workers,
+            seed=config.seed,
+            sample=config.measure.devices,
+            gradients=config.measure.dissimilarity,
+            weighted=config.compat.weighted,
+        )
+        folder = None
+        if out is not None:
+            folder = RunFolder(out, config, resume=resume)
+            open_until_the_end.callback(folder.close)
+        run = _Run(config, population, method, state, traffic, clock, engine, measurer, folder, started)
+        return run.to_the_end(callbacks)
 
 
 class _Run:
@@ -103,13 +127,12 @@ class _Run:
         self,
         config: Config,
         population: Population,
-        model: Model,
         method: Method,
-        solver_of: Callable[[int], Solver],
         state: State,
         traffic: Traffic,
         clock: Clock | None,
-        workers: Workers,
+        engine: Engine,
+        measurer: Measurer,
         folder: RunFolder | None,
         started: float,
     ) -> None:
@@ -119,38 +142,14 @@ class _Run:
         self.state = state
         self.traffic = traffic
         self.clock = clock
-        self.workers = workers
+        self.engine = engine
+        self.measurer = measurer
         self.folder = folder
         self.started = started
         self.history, self.devices, self.outcome = History(), History(), Outcome()
         self.mechanism = mechanism_of(config)
         self.accountant = Accountant(
             population.devices, config.devices.per_round, config.privacy.noise_multiplier, config.privacy.delta
-        )
-        train_data = Resident.of(population.train)
-        device_side = DeviceSide(
-            model=model,
-            method=method,
-            solver_of=solver_of,
-            samples=population.train,
-            resident=train_data,
-            seed=config.seed,
-            batch_size=config.solver.batch_size,
-            learning_rate=config.solver.learning_rate,
-            gamma=config.solver.gamma,
-            ahead=workers.ahead,
-            mechanism=self.mechanism,
-        )
-        self.engine = LocalEngine(device_side, workers)
-        self.measurer = Measurer(
-            population,
-            train_data,
-            model,
-            workers,
-            seed=config.seed,
-            sample=config.measure.devices,
-            gradients=config.measure.dissimilarity,
-            weighted=config.compat.weighted,
         )
 
     def to_the_end(self, callbacks: Sequence[Callback]) -> Result:
@@ -190,7 +189,8 @@ class _Run:
             mean_gradient = self.engine.mean_gradient(self._gradient_tasks(plan, tasks), state.params)
         sent = self.method.send(state.server, mean_gradient)
         used_mu = self.method.mu(state.mu.mu)
-        answer = self.engine.solve(tasks, Broadcast(plan.round, state.params, sent, used_mu))
+        broadcast = Broadcast(plan.round, state.params, sent, used_mu)
+        answer = self.engine.solve(tasks, broadcast, gammas=self.config.measure.gamma)
         before, averaged = state.params, answer.averaged
         if self.mechanism is not None:
             normals = seeded_normals(self.config.seed, Purpose.SERVER_NOISE, plan.round)
@@ -201,12 +201,13 @@ class _Run:
             if task is not None and remembered is not None:
                 state.devices[task.device] = remembered
         state.round = plan.round
-        record = {"round": plan.round, "solve_seconds": time.perf_counter() - clock, **plan.record()}
+        solve_seconds = time.perf_counter() - clock - answer.gamma_seconds
+        record = {"round": plan.round, "solve_seconds": solve_seconds, **plan.record()}
         record["steps"] = answer.steps
         record |= self._count(plan, answer)
         record["mu"] = used_mu
-        if self.config.measure.gamma:
-            record["gamma"] = self.engine.inexactness(answer)
+        if answer.gammas is not None:
+            record["gamma"] = answer.gammas
         if self.config.solver.gamma > 0:
             record["stopped_by"] = stopped_by(plan, answer)
         if self.mechanism is not None:
@@ -218,16 +219,13 @@ class _Run:
         tasks: list[Task | None] = []
         for position, keep in enumerate(plan.kept.tolist()):
             device = int(plan.cohort.devices[position])
-            remembered = self.state.devices.get(device) if keep else None
-            if keep and remembered is None:
-                remembered = self.method.start_device(self.state.params)
             tasks.append(
                 Task(
                     device,
                     int(plan.work.budget[position]),
                     float(plan.weights[position]),
                     int(plan.cohort.samples[position]) / total,
-                    remembered,
+                    self.state.devices.get(device),
                 )
                 if keep
                 else None
@@ -305,9 +303,10 @@ class _Run:
         return asked
 
     def _save(self) -> None:
+        remembered = self.engine.secure(self.state.devices)
         if self.folder is not None:
             values = {**self.state.values(), "seconds": self._seconds()}
-            self.folder.save(Checkpoint(self.state.round, self.state.tensors(), values))
+            self.folder.save(Checkpoint(self.state.round, self.state.tensors(remembered), values))
 
     def _went_back(self) -> bool:
         """Go back to the folder's checkpoint, if there is one."""
@@ -336,7 +335,7 @@ class _Run:
             "seconds": self._seconds(),
             "compile_seconds": compile_seconds,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "workers": self.workers.count,
+            "workers": self.engine.workers,
             "devices": self.population.devices,
             "train_samples": len(self.population.train),
             "versions": {"fedprox": __version__, "jax": jax.__version__, "numpy": np.__version__},

@@ -55,6 +55,11 @@ def check_together(config: Config) -> None:
             "`solver.epochs` must be >= 2 with `compat.straggler_epochs = 'released'`, where stragglers draw from "
             f"1 to E - 1; got {config.solver.epochs}"
         )
+    if config.engine.address and config.engine.name != "ray":
+        raise ConfigError(
+            f"`engine.address` must be left out with engine.name = {config.engine.name!r}, which needs none; "
+            f"got {config.engine.address!r}"
+        )
     check_privacy(config)
 
 

@@ -187,7 +187,8 @@ class CheckpointConfig(Section):
 
 
 class EngineConfig(Section):
-    """`[engine]`: where local problems are solved, on how many cores (0: all)."""
+    """`[engine]`: where local problems are solved, on how many cores (0: all); `address` is that of a Ray cluster."""
 
-    name: Annotated[Literal["local"], Field(description="one of local")] = "local"
+    name: Annotated[Literal["local", "ray"], Field(description="one of local, ray")] = "local"
     workers: CountOrZero = 0
+    address: Text = ""

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from fedprox.engines.blueprint import Blueprint, device_side
 from fedprox.engines.device import Answer, Broadcast, DeviceSide, Task
-from fedprox.engines.local import LocalEngine, RoundAnswer
+from fedprox.engines.local import LocalEngine
+from fedprox.engines.round_answer import Engine, RoundAnswer
 
-__all__ = ["Answer", "Broadcast", "DeviceSide", "LocalEngine", "RoundAnswer", "Task"]
+__all__ = [
+    "Answer",
+    "Blueprint",
+    "Broadcast",
+    "DeviceSide",
+    "Engine",
+    "LocalEngine",
+    "RoundAnswer",
+    "Task",
+    "device_side",
+]

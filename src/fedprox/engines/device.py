@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from fedprox.inexactness import gradient_norm_program, inexactness
 from fedprox.methods import Method, Reply, Solution
@@ -36,7 +37,7 @@ class Task(NamedTuple):
     budget: int  # in mini-batch steps
     weight: float  # in the average
     mass: float  # p_k
-    state: Tree = None  # what the device remembers
+    state: Tree = None  # what the device remembers; None: it has not taken part yet
 
 
 class Broadcast(NamedTuple):
@@ -79,7 +80,8 @@ class DeviceSide:
     def solve(self, task: Task, broadcast: Broadcast, shared: Subproblem) -> Answer:
         """Work on the subproblem of a device; `shared` is what all devices of the round have in common of it."""
         own = self.gradient(task.device, shared.anchor) if self.method.needs_gradients else None
-        linear = self.method.linear(broadcast.sent, task.state, own)
+        state = self.method.start_device(broadcast.params) if task.state is None else task.state
+        linear = self.method.linear(broadcast.sent, state, own)
         problem = shared if linear is None else shared._replace(linear=resident(linear))
         local = LocalProblem(
             model=self.model,
@@ -107,7 +109,7 @@ class DeviceSide:
                 mu=broadcast.mu,
                 solver=solver,
                 sent=broadcast.sent,
-                state=task.state,
+                state=state,
             )
         )
         averaged = reply.averaged
@@ -122,6 +124,15 @@ class DeviceSide:
             drift2=squared_norm(difference(params, broadcast.params)),
             solved=(local, found),
         )
+
+    def warm_up(self, params: Tree) -> None:
+        """Compile what a round needs by having one device take one step and forgetting it."""
+        zeros = jax.tree.map(np.zeros_like, params)
+        sent = self.method.send(self.method.start(params), zeros if self.method.needs_gradients else None)
+        task = Task(device=0, budget=1, weight=1.0, mass=1.0)
+        broadcast = Broadcast(1, params, sent, 0.0)
+        answer = self.solve(task, broadcast, self.shared(broadcast))
+        self.inexactness(*answer.solved)
 
     @staticmethod
     def shared(broadcast: Broadcast) -> Subproblem:

@@ -1,0 +1,112 @@
+"""What runs on a worker of the cluster: a long-lived process that holds the population and warm compiled programs.
+
+It solves for a chunk of a round at a time and sends back the sum over the chunk, which is a whole subtree of the merge
+tree. Nothing here calls Ray: an actor is an ordinary object, on one core.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedprox import __version__
+from fedprox.engines.blueprint import Blueprint
+from fedprox.engines.device import Answer, Broadcast, DeviceSide, Task
+from fedprox.engines.round_answer import tree_sum
+from fedprox.errors import DataError
+from fedprox.population import Population
+from fedprox.population_folder import open_population
+from fedprox.resident import resident
+from fedprox.runtime import prepare
+from fedprox.trees import Tree, quiet, scale
+
+__all__ = ["ChunkAnswer", "DeviceActor", "versions"]
+
+
+class ChunkAnswer(NamedTuple):
+    """What the devices of a chunk gave; lists have one entry per position, None for a device not asked."""
+
+    averaged: Tree  # the sum over the chunk's subtree of weight * reply
+    summed: Tree
+    steps: list[int]
+    drift2: list[float | None]
+    gammas: list[float | None]
+    gamma_seconds: float
+
+
+class DeviceActor:
+    """Works for the devices of one run."""
+
+    def __init__(self) -> None:
+        os.environ["NPROC"] = "1"  # XLA's threads; read when JAX starts its backend, which it has not yet
+        prepare()
+        self._device: DeviceSide | None = None
+
+    def build(self, blueprint: Blueprint, population: Population | str, params: Tree) -> dict[str, str]:
+        """Open or take the population, compile, and return the versions of what computes here."""
+        device = blueprint.build(_population(population))
+        device.warm_up(params)
+        self._device = device
+        return versions()
+
+    @quiet
+    def solve(
+        self, broadcast: Broadcast, tasks: Sequence[Task | None], gammas: bool, stateful: bool, *states: Tree
+    ) -> Any:
+        """Solve for a chunk; `states` are what the devices asked remember, None for one that has not worked yet.
+
+        Return the chunk's answer, followed for a `stateful` method by what each device asked now remembers.
+        """
+        device, remembered = self._side(), iter(states)
+        shared = device.shared(broadcast)
+        answers: list[Answer | None] = []
+        after: list[Tree] = []
+        for task in tasks:
+            answer = None
+            if task is not None:
+                own = task._replace(state=next(remembered, None))
+                answer = device.solve(own, broadcast, shared)
+                after.append(own.state if answer.state is None else answer.state)
+            answers.append(answer)
+        clock = time.perf_counter()
+        measured = [device.inexactness(*answer.solved) if answer and gammas else None for answer in answers]
+        chunk = ChunkAnswer(
+            averaged=tree_sum(answers, lambda answer: answer.averaged),
+            summed=tree_sum(answers, lambda answer: answer.summed),
+            steps=[answer.steps if answer else 0 for answer in answers],
+            drift2=[answer and answer.drift2 for answer in answers],
+            gammas=measured,
+            gamma_seconds=time.perf_counter() - clock if gammas else 0.0,
+        )
+        return (chunk, *after) if stateful else chunk
+
+    @quiet
+    def gradient(self, params: Tree, tasks: Sequence[Task | None]) -> Tree:
+        """Return the sum over the chunk's subtree of weight * grad F_k(params)."""
+        device, at = self._side(), resident(params)
+        gradients = [task and scale(device.gradient(task.device, at), task.weight) for task in tasks]
+        return tree_sum(gradients, lambda gradient: gradient)
+
+    def _side(self) -> DeviceSide:
+        if self._device is None:
+            raise RuntimeError("an actor is asked to work before it is built")
+        return self._device
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that the bits of a result depend on."""
+    return {"fedprox": __version__, "jax": jax.__version__, "numpy": np.__version__}
+
+
+def _population(given: Population | str) -> Population:
+    if isinstance(given, Population):
+        return given
+    try:
+        return open_population(given)
+    except DataError as error:
+        raise DataError(f"every node of the cluster must have the population at the same path: {error}") from None

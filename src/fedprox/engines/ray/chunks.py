@@ -1,0 +1,71 @@
+"""Chunks of a round: aligned pieces of its list, each a whole subtree of the merge tree.
+
+A chunk of level L holds positions i 2^L to (i + 1) 2^L - 1, so that its sum is the node i of level L of the binary tree
+along which `fedprox.trees.TreeSum` adds up. There are several chunks for each worker: the one who gets a chunk first is
+the one who is free, so that a slow worker holds back only the chunk it is at. The chunk with most work goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedprox.engines.device import Task
+
+__all__ = ["Chunk", "chunk_level", "chunks"]
+
+_PER_WORKER = 4  # chunks, at least, where the round has so many devices
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The positions from `index << level` on; None is a device that is not asked."""
+
+    index: int
+    level: int
+    tasks: tuple[Task | None, ...]
+
+    @property
+    def span(self) -> slice:
+        """The positions."""
+        return slice(self.index << self.level, (self.index << self.level) + len(self.tasks))
+
+    @property
+    def asked(self) -> list[tuple[int, Task]]:
+        """Position and task of those who are asked."""
+        return [(position, task) for position, task in enumerate(self.tasks, self.span.start) if task is not None]
+
+    @property
+    def work(self) -> int:
+        """The chunk's budget, in mini-batch steps."""
+        return sum(task.budget for _, task in self.asked)
+
+    @property
+    def bare(self) -> tuple[Task | None, ...]:
+        """The tasks without what the devices remember."""
+        return tuple(task and task._replace(state=None) for task in self.tasks)
+
+
+def chunk_level(count: int, workers: int) -> int:
+    """Return the largest level that leaves several chunks for each worker.
+
+    >>> chunk_level(10, 2), chunk_level(100, 2), chunk_level(100, 32)
+    (0, 3, 0)
+    """
+    level = 0
+    while -(-count >> (level + 1)) >= _PER_WORKER * workers:
+        level += 1
+    return level
+
+
+def chunks(tasks: Sequence[Task | None], level: int) -> list[Chunk]:
+    """Divide a round's list.
+
+    >>> [chunk.tasks for chunk in chunks([None] * 5, level=1)]
+    [(None, None), (None, None), (None,)]
+    """
+    size = 1 << level
+    return [
+        Chunk(index, level, tuple(tasks[begin : begin + size]))
+        for index, begin in enumerate(range(0, len(tasks), size))
+    ]

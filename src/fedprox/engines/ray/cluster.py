@@ -1,0 +1,219 @@
+"""The cluster: joined where an address is given, else started on this machine for the run and stopped after it.
+
+A cluster of our own listens on the loopback address alone, asks everybody for a token that lies in a private folder,
+and has neither dashboard nor usage statistics. Its processes end with this one, however it ends: Ray has the system
+kill them (Linux) or has a process watch over them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedprox.errors import ConfigError, RunError
+
+__all__ = ["Cluster"]
+
+_SHORT = 36  # the longest folder in which the paths of Ray's sockets fit into the 107 bytes that the system allows
+_GRACE = 10.0  # seconds that a head may not answer; Ray ends this process after 60
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_LOG_TO_DRIVER_EVENT_LEVEL": "FATAL",
+    "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "1",  # Ray's helpers see within seconds that all others are dead
+}
+_KEEP_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray replaces 127.0.0.1 by the machine's address
+
+
+class Cluster:
+    """A Ray cluster that this process is part of, until `close`.
+
+    Args:
+      address: host:port of its head, "auto" for the one on this machine, or "" for `RAY_ADDRESS` or one of our own.
+      workers: how many actors it must have room for; 0 asks for as many as it has CPUs.
+    """
+
+    def __init__(self, address: str, workers: int) -> None:
+        self._folder: Path | None = None
+        self._before: dict[str, str | None] = {}
+        self._joined = self.is_lost = False
+        address = address or os.environ.get("RAY_ADDRESS", "")
+        try:
+            self._open(address, workers)
+            self.workers = self._room(workers)
+            self._head: str = self.ray.get_runtime_context().gcs_address
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, address: str, workers: int) -> None:
+        if address in ("", "local"):
+            self._set(_QUIET | _KEEP_LOOPBACK | {"RAY_AUTH_MODE": "token"})
+            self.ray = _import_ray()
+            if not self.ray.is_initialized():
+                self._start(workers)
+            return
+        host = _checked(address)
+        self._set(_QUIET | (_KEEP_LOOPBACK if host in _LOOPBACK else {}))
+        self.ray = _import_ray()
+        if not self.ray.is_initialized():
+            self._init(f"no Ray cluster could be joined at {address}", address=address)
+
+    def _start(self, workers: int) -> None:
+        cores = len(os.sched_getaffinity(0))
+        if workers > cores:
+            raise ConfigError(f"`engine.workers` must be at most {cores}, the cores of this machine; got {workers}")
+        base = tempfile.gettempdir()
+        self._folder = Path(tempfile.mkdtemp(prefix="fedprox-ray-", dir=base if len(base) <= _SHORT else "/tmp"))  # noqa: S108 - mkdtemp makes it private
+        token = self._folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        self._set({"RAY_AUTH_TOKEN_PATH": str(token), "RAY_AUTH_TOKEN": None})
+        self._init(
+            "no Ray cluster could be started on this machine",
+            address="local",
+            num_cpus=workers or cores,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(self._folder / "ray"),  # Ray opens it to everybody; the folder around it stays closed
+        )
+        addresses = {node["NodeManagerAddress"] for node in self.ray.nodes()}
+        if addresses != {"127.0.0.1"}:
+            raise RunError(f"a Ray cluster of our own must listen on 127.0.0.1 alone; it is at {', '.join(addresses)}")
+
+    def _init(self, failure: str, **arguments: Any) -> None:
+        with _own_signals(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _read_environment_again()
+            try:
+                self.ray.init(logging_level="ERROR", log_to_driver=False, **arguments)
+            except Exception as error:  # whatever Ray raises, down to OSError, is the answer
+                raise RunError(f"{failure}: {_first_line(error)}") from None
+        self._joined = True
+
+    def _room(self, workers: int) -> int:
+        room = int(self.ray.cluster_resources().get("CPU", 0))
+        if room < max(workers, 1):
+            need = f"at most {room}, the CPUs of the Ray cluster" if room else "0 on a Ray cluster that has a CPU"
+            raise ConfigError(f"`engine.workers` must be {need}; an actor needs one CPU; got {workers}")
+        return workers or room
+
+    def look_after(self) -> None:
+        """Make sure that the head answers, or raise; nothing of Ray that asks the head may be called while it does not.
+
+        Ray itself would wait for it for a minute, and then end this process.
+        """
+        deadline = time.monotonic() + _GRACE
+        while not _answers(self._head):
+            if time.monotonic() > deadline:
+                self.is_lost = True
+                raise RunError(
+                    f"the head of the Ray cluster at {self._head} must answer; it has not for {_GRACE:.0f} s, so the "
+                    "cluster is lost (a run folder goes on from its checkpoint with --resume)"
+                )
+            time.sleep(0.5)
+
+    def close(self) -> None:
+        """Leave the cluster; stop it if it is our own."""
+        if self._joined:
+            with _own_signals():
+                self.ray.shutdown()
+        self._joined = False
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if self._before and "ray" in sys.modules:
+            _read_environment_again()
+        self._before = {}
+
+    def _set(self, variables: Mapping[str, str | None]) -> None:
+        for name, value in variables.items():
+            self._before.setdefault(name, os.environ.get(name))
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _import_ray() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import ray
+    except ImportError:
+        raise ConfigError("`engine.name` = 'ray' must be used with Ray installed: pip install 'fedprox[ray]'") from None
+    return ray
+
+
+def _read_environment_again() -> None:
+    """Have Ray see what it reads when it is imported, which may have been long ago."""
+    from ray._private import ray_constants
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+    default = not sys.platform.startswith(("win", "darwin"))
+    ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, default)
+
+
+def _checked(address: str) -> str:
+    """Refuse an address where nobody listens, which Ray would try for minutes; return its host."""
+    if "RAY_AUTH_MODE" not in os.environ:
+        raise ConfigError(
+            "`RAY_AUTH_MODE` must be set for a cluster that is joined: 'token' as on all its nodes, "
+            f"or 'disabled' if everybody who reaches it may run code there; got nothing, for {address}"
+        )
+    if address == "auto":
+        return address
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdigit() or "/" in host:
+        raise ConfigError(
+            f"`engine.address` must be host:port of the head of a Ray cluster, or 'auto'; got {address!r}"
+        )
+    if not _answers(address):
+        raise RunError(f"no Ray cluster could be joined at {address}: nobody answers there")
+    return host
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handlers of this process: Ray puts its own for SIGTERM in their place."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

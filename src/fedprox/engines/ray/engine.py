@@ -1,0 +1,194 @@
+"""The Ray engine: local problems are solved by actors of a Ray cluster.
+
+Per round the model goes to the object store once, chunks of devices go to whoever is free, and sums of whole subtrees
+of the merge tree come back. So the trajectory is, bit for bit, that of the local engine, whatever the number of actors
+and whoever is lost on the way, as long as all nodes have the same kind of processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedprox.engines.blueprint import Blueprint
+from fedprox.engines.device import Broadcast, Task
+from fedprox.engines.ray.actor import DeviceActor, versions
+from fedprox.engines.ray.chunks import Chunk, chunk_level, chunks
+from fedprox.engines.ray.cluster import Cluster
+from fedprox.engines.ray.pool import Call, Pool
+from fedprox.engines.ray.states import Origin, RemoteState, States
+from fedprox.engines.round_answer import RoundAnswer
+from fedprox.errors import ConfigError, RunError
+from fedprox.methods import Method
+from fedprox.population import Population, Samples
+from fedprox.trees import Tree, TreeSum
+
+__all__ = ["RayEngine"]
+
+
+class RayEngine:
+    """Runs the devices' side of a round on a Ray cluster."""
+
+    def __init__(self, cluster: Cluster, blueprint: Blueprint, population: Population, method: Method) -> None:
+        self._cluster = cluster
+        self._ray = cluster.ray
+        self._method = method
+        self._pool: Pool | None = None
+        self._states = States(self._ray, self._state_after)
+        self._blueprint = self._put(blueprint, "`model`, `method` and `solver` must be objects that Ray can send")
+        self._population = self._put(
+            population.folder or _training_part(population),
+            "a population that is not a folder must fit into Ray's object store",
+        )
+
+    @property
+    def workers(self) -> int:
+        """The number of actors."""
+        return self._cluster.workers
+
+    def compile(self, params: Tree) -> None:
+        """Start the actors, and wait until each has its data and its compiled programs."""
+        at = self._ray.put(params)
+        kind = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(
+            DeviceActor
+        )
+
+        def start() -> tuple[Any, Any]:
+            actor = kind.remote()
+            return actor, actor.build.remote(self._blueprint, self._population, at)
+
+        self._stateful = self._method.start_device(params) is not None
+        self._pool = Pool(self._cluster, self.workers, start, _check_versions)
+        self._pool.wait_until_ready()
+
+    def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast, *, gammas: bool = False) -> RoundAnswer:
+        """Have every task's device work on its subproblem; None is a device that is not asked for its result."""
+        sent = self._ray.put(broadcast)
+        # a state stays with its actor, so that it need not travel: devices that remember something go one by one
+        level = 0 if self._stateful else chunk_level(len(tasks), self.workers)
+        parts = [part for part in chunks(tasks, level) if part.asked]
+        befores = [[self._states.take(task.state) for _, task in part.asked] for part in parts]
+        calls = [self._solve_call(*each, sent, gammas) for each in zip(parts, befores, strict=True)]
+        averaged, summed = _Sum(len(tasks), level), _Sum(len(tasks), level)
+        answer = _nothing(len(tasks), gammas)
+        gamma_seconds = 0.0
+        for done in self._actors.run(calls):
+            part, given = parts[done.position], done.answer
+            averaged.add(part.index, given.averaged)
+            summed.add(part.index, given.summed)
+            answer.steps[part.span] = given.steps
+            answer.drift2[part.span] = given.drift2
+            if answer.gammas is not None:
+                answer.gammas[part.span] = given.gammas
+                gamma_seconds += given.gamma_seconds / self.workers  # they measure side by side
+            for reference, before, (position, task) in zip(done.more, befores[done.position], part.asked, strict=False):
+                answer.states[position] = RemoteState(
+                    reference, done.actor, Origin(before, task._replace(state=None), sent)
+                )
+        return replace(answer, averaged=averaged.result(), summed=summed.result(), gamma_seconds=gamma_seconds)
+
+    def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
+        """Return sum of weight * grad F_k(params) over the tasks."""
+        at = self._ray.put(params)
+        level = chunk_level(len(tasks), self.workers)
+        parts = [part for part in chunks(tasks, level) if part.asked]
+        total = _Sum(len(tasks), level)
+
+        def call(part: Chunk) -> Call:
+            return Call("gradient", lambda: (at, part.bare), part.work)
+
+        for done in self._actors.run([call(part) for part in parts]):
+            total.add(parts[done.position].index, done.answer)
+        return total.result()
+
+    def secure(self, states: Mapping[int, Any]) -> Mapping[int, Tree]:
+        """Return what devices remember, and keep a copy of it."""
+        return self._states.secure(states)
+
+    def close(self) -> None:
+        """End the actors; the cluster belongs to whoever opened it."""
+        if self._pool is not None:
+            self._pool.close()
+
+    @property
+    def _actors(self) -> Pool:
+        if self._pool is None:
+            raise RuntimeError("the engine is asked to work before it is compiled")
+        return self._pool
+
+    def _solve_call(self, part: Chunk, before: Sequence[RemoteState | None], sent: Any, gammas: bool) -> Call:
+        def arguments() -> tuple[Any, ...]:
+            return (sent, part.bare, gammas, self._stateful, *(state and state.reference for state in before))
+
+        def repair() -> None:
+            for state in before:
+                self._states.repair(state)
+
+        home = next((state.home for state in before if state is not None), None)
+        return Call("solve", arguments, part.work, 1 + len(before) * self._stateful, home, repair)
+
+    def _state_after(self, task: Task, sent: Any, before: RemoteState | None) -> Any:
+        """Have a device do an earlier task again, and return the reference to what it then remembers."""
+        call = self._solve_call(Chunk(0, 0, (task,)), [before], sent, gammas=False)
+        return self._actors.anywhere(call)[1]
+
+    def _put(self, value: Any, rule: str) -> Any:
+        try:
+            return self._ray.put(value)
+        except Exception as error:  # serialisation raises whatever an object's own code raises
+            raise ConfigError(
+                f"{rule}; got {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            ) from None
+
+
+class _Sum:
+    """The sum over a round's list from sums over some of its chunks; the others, of whom nobody was asked, add zero."""
+
+    def __init__(self, count: int, level: int) -> None:
+        self._total = TreeSum(count)
+        self._level = level
+        self._missing = set(range(-(-count >> level)))
+        self._last: Tree = None
+
+    def add(self, index: int, value: Tree) -> None:
+        self._total.add(index, value, self._level)
+        self._missing.remove(index)
+        self._last = value
+
+    def result(self) -> Tree:
+        if self._last is None:
+            return None
+        nothing = jax.tree.map(np.zeros_like, self._last)
+        for index in self._missing:
+            self._total.add(index, nothing, self._level)
+        return self._total.result()
+
+
+def _nothing(count: int, gammas: bool) -> RoundAnswer:
+    """Return the answer of a round in which nobody was asked."""
+    return RoundAnswer(
+        averaged=None,
+        summed=None,
+        states=[None] * count,
+        steps=[0] * count,
+        drift2=[None] * count,
+        gammas=[None] * count if gammas else None,
+    )
+
+
+def _training_part(population: Population) -> Population:
+    """Return what an actor needs of a population: the training samples, and what the model may need."""
+    train, rows = population.train, population.test.x[:0]
+    nobody = Samples(rows, population.test.y[:0], np.zeros_like(train.offsets))
+    return Population(train, nobody, population.classes, None, population.extras)
+
+
+def _check_versions(theirs: Mapping[str, str]) -> None:
+    ours = versions()
+    for name, version in ours.items():
+        if theirs[name] != version:
+            raise RunError(f"every node of the Ray cluster must have {name} {version}; one has {theirs[name]}")

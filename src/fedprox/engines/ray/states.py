@@ -1,0 +1,91 @@
+"""What a device remembers, kept where it last worked.
+
+A control variate or a dual is as large as the model, so it does not travel to the driver and back in every round. It
+stays in the object store of the node whose actor made it; the driver holds a reference. It outlives that actor, but not
+that node. So the driver also knows how it came about: the state before, the task and what was broadcast, back to the
+last checkpoint, when it took a copy. A state that is lost is made again along this way, with the same draws and hence
+the same bits. A checkpoint cuts the way short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedprox.engines.device import Task
+from fedprox.trees import Tree
+
+__all__ = ["Origin", "RemoteState", "States"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a state came about."""
+
+    before: RemoteState | None  # None: the device had not worked yet
+    task: Task  # without its state
+    broadcast: Any  # the reference to the round's Broadcast
+
+
+@dataclass
+class RemoteState:
+    """The state of one device: where it is, and a copy or an origin to have it again."""
+
+    reference: Any
+    home: int | None  # the actor that made it
+    origin: Origin | None = None
+    copy: Tree = None
+
+
+class States:
+    """Fetches states, and makes them again.
+
+    Args:
+      solve: `solve(task, broadcast, state) -> reference`, the state of a device after a task.
+    """
+
+    def __init__(self, ray: Any, solve: Callable[[Task, Any, RemoteState | None], Any]) -> None:
+        self._ray = ray
+        self._solve = solve
+
+    def take(self, state: Any) -> RemoteState | None:
+        """Return a state as a remote one; a tree, as a checkpoint holds it, goes to the object store."""
+        if state is None or isinstance(state, RemoteState):
+            return state
+        return RemoteState(self._ray.put(state), None, copy=state)
+
+    def secure(self, states: Mapping[int, Any]) -> dict[int, Tree]:
+        """Return all states as trees, and keep copies, so that nothing before this moment is needed again."""
+        return {device: self._copy(state) for device, state in states.items()}
+
+    def repair(self, state: RemoteState | None) -> None:
+        """Make a state again if it is lost, and those that it came from."""
+        if state is None or not self._is_lost(state):
+            return
+        if state.origin is None:
+            state.reference = self._ray.put(state.copy)
+            return
+        self.repair(state.origin.before)
+        state.reference = self._solve(state.origin.task, state.origin.broadcast, state.origin.before)
+        state.home = None
+
+    def _copy(self, state: Any) -> Tree:
+        if not isinstance(state, RemoteState):
+            return state
+        if state.copy is None:
+            self.repair(state)
+            shared = self._ray.get(state.reference)
+            state.copy = jax.tree.map(np.array, shared)  # own memory: the store's is freed with the reference
+            state.origin = None
+        return state.copy
+
+    def _is_lost(self, state: RemoteState) -> bool:
+        try:
+            self._ray.get(state.reference)
+        except self._ray.exceptions.ObjectLostError:
+            return True
+        return False

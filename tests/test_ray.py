@@ -1,0 +1,435 @@
+"""The Ray engine: the same bits as the local one, whoever is lost on the way, and nothing left behind.
+
+How work is divided, repeated and repaired is tried on a stand-in for Ray in this process, with every method; then come
+real clusters, real processes and real signals.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import fedprox
+from conftest import population_of
+from fedprox.engines.device import Task
+from fedprox.engines.ray.chunks import chunk_level, chunks
+from fedprox.engines.ray.cluster import Cluster
+from fedprox.errors import ConfigError, DataError, RunError
+from fedprox.population_folder import open_population
+from fedprox.population_writer import save_population
+from fedprox.solvers import opaque
+from in_process_ray import cluster_of
+
+METHODS = ("fedavg", "fedprox", "feddane", "scaffold", "fednova", "feddyn", "fedavgm", "fedadam", "fedyogi")
+BASE = {"rounds": 4, "solver": {"epochs": 2}, "devices": {"per_round": 11, "stragglers": 0.5, "failure": 0.1}}
+SIZES = [7, 23, 4, 31, 12, 9, 40, 3, 18, 22, 5, 14, 27, 8]
+
+
+def without_times(rows):
+    return [{name: value for name, value in row.items() if not name.endswith("seconds")} for row in rows]
+
+
+def assert_same(one, other):
+    assert without_times(one.history) == without_times(other.history)
+    assert without_times(one.devices) == without_times(other.devices)
+    for left, right in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
+        assert np.array_equal(left, right)
+
+
+@pytest.fixture
+def on_ray(monkeypatch):
+    """Train on the stand-in with a number of actors; return the result and the stand-in."""
+
+    def train(config, workers=3, deaths=(), **objects):
+        cluster = cluster_of(workers, deaths)
+        monkeypatch.setattr("fedprox.engines.ray.Cluster", lambda address, workers: cluster)
+        return fedprox.train({**config, "engine": {"name": "ray"}}, **objects), cluster.ray
+
+    return train
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_the_same_way(on_ray, method):
+    population = population_of(SIZES)
+    config = {**BASE, "method": {"name": method}, "measure": {"gamma": True}}
+    here = fedprox.train(config, population=population)
+    assert any(row["gamma_max"] for row in here.history[1:])
+    for workers in (1, 3):
+        assert_same(here, on_ray(config, workers, population=population)[0])
+
+
+@pytest.mark.parametrize("solver", ["adam", "lbfgs", "svrg"])
+def test_every_kind_of_solver_and_both_samplings(on_ray, solver):
+    devices = {"per_round": 30, "sampling": "proportional", "stragglers": 0.5}
+    config = {**BASE, "devices": devices, "solver": {"name": solver, "epochs": 3}}
+    population = population_of(SIZES)
+    assert_same(fedprox.train(config, population=population), on_ray(config, 1, population=population)[0])
+
+
+def test_objects_of_ones_own_and_a_second_draw(on_ray):
+    def halve(params, x, y, subproblem, budget, key):
+        return {name: value - 0.1 * np.float32(len(x)) for name, value in params.items()}, 1
+
+    population = population_of(SIZES)
+    config = {**BASE, "method": {"name": "feddane", "second_draw": True, "mu": 0.5}}
+    objects = {"population": population, "solver": opaque(halve), "model": fedprox.models.softmax_regression(5, 3)}
+    assert_same(fedprox.train(config, **objects), on_ray(config, **objects)[0])
+
+
+def test_a_round_in_which_nobody_is_kept(on_ray):
+    config = {"rounds": 2, "method": {"name": "fedavg"}, "devices": {"per_round": 3, "stragglers": 1.0}}
+    population = population_of(SIZES)
+    there, _ = on_ray(config, population=population)
+    assert_same(fedprox.train(config, population=population), there)
+    assert not any(there.devices[0]["kept"])
+
+
+@pytest.mark.parametrize("method", ["fedprox", "feddane", "scaffold", "feddyn"])
+@pytest.mark.parametrize("checkpoint", [2, 100])
+def test_lost_nodes_change_nothing(on_ray, method, checkpoint):
+    population = population_of(SIZES)
+    config = {**BASE, "rounds": 7, "method": {"name": method}, "checkpoint": {"every": checkpoint}}
+    # the first three calls build the actors; then one dies every 13 calls, with all the states that its node held
+    there, ray = on_ray(config, deaths=range(14, 400, 13), population=population)
+    assert ray.lost > 0
+    assert_same(fedprox.train(config, population=population), there)
+
+
+def test_a_resumed_run_goes_on_with_what_devices_remember(on_ray, tmp_path):
+    population = population_of(SIZES)
+    config = {**BASE, "rounds": 6, "method": {"name": "scaffold"}, "checkpoint": {"every": 2}}
+    on_ray({**config, "rounds": 4}, population=population, out=tmp_path / "run")
+    resumed, _ = on_ray(config, population=population, out=tmp_path / "run", resume=True, deaths=[9, 20])
+    assert_same(fedprox.train(config, population=population), resumed)
+
+
+def test_work_that_kills_whoever_does_it_ends_the_run(on_ray):
+    with pytest.raises(RunError, match="lost 4 times"):
+        on_ray(BASE, deaths=["solve"], population=population_of(SIZES))
+    with pytest.raises(RunError, match="could not start"):
+        on_ray(BASE, deaths=["build"], population=population_of(SIZES))
+
+
+def test_an_error_of_the_work_itself_is_told_as_it_is(on_ray):
+    wrong = opaque(lambda params, x, y, subproblem, budget, key: (params, budget + 1), "greedy")
+    with pytest.raises(RunError, match="solver greedy on device"):
+        on_ray(BASE, population=population_of(SIZES), solver=wrong)
+    broken = opaque(lambda params, x, y, subproblem, budget, key: 1 / 0, "broken")
+    with pytest.raises(RunError, match="ZeroDivisionError"):
+        on_ray(BASE, population=population_of(SIZES), solver=broken)
+
+
+def test_another_version_on_a_node_is_refused(on_ray, monkeypatch):
+    monkeypatch.setattr("fedprox.engines.ray.actor.versions", lambda: {"fedprox": "0", "jax": "0", "numpy": "0"})
+    with pytest.raises(RunError, match="every node of the Ray cluster must have fedprox"):
+        on_ray(BASE, population=population_of(SIZES))
+
+
+def test_a_folder_is_opened_where_the_work_is_done(on_ray, tmp_path):
+    folder = save_population(population_of(SIZES), tmp_path / "population")
+    assert open_population(folder).folder == str(folder)
+    config = {**BASE, "data": {"name": "population", "path": str(folder)}}
+    assert_same(fedprox.train(config), on_ray(config)[0])
+    population = open_population(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(DataError, match="every node of the cluster must have the population at the same path"):
+        on_ray(config, population=population)
+
+
+def test_chunks_are_whole_subtrees_and_enough_for_everybody():
+    for count in (1, 2, 7, 10, 64, 100, 1000):
+        for workers in (1, 2, 5, 64):
+            level = chunk_level(count, workers)
+            tasks = [Task(device, 1, 1.0, 1.0) for device in range(count)]
+            parts = chunks(tasks, level)
+            assert [task for part in parts for _, task in part.asked] == tasks
+            assert all(part.span.start == part.index << level for part in parts)
+            assert len(parts) >= min(count, 4 * workers)
+            assert level == 0 or len(parts) < 8 * workers + 1
+
+
+def test_the_largest_go_first_and_stay_at_home(on_ray):
+    from fedprox.engines.ray.pool import Call, _next
+
+    calls = [Call("solve", tuple, cost, home=home) for cost, home in ((9, 1), (8, None), (7, 0), (6, 2))]
+    waiting = [0, 1, 2, 3]
+    assert [_next(waiting, calls, 0) for _ in range(4)] == [1, 2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"address": "127.0.0.1:1"}, "`engine.address` must be left out with engine.name = 'local'"),
+        ({"name": "ray", "address": "ray://here:10001"}, "`engine.address` must be host:port"),
+        ({"name": "ray", "address": "here"}, "`engine.address` must be host:port"),
+        ({"name": "dask"}, "`engine.name` must be one of local, ray"),
+        ({"name": "ray", "workers": 10_000}, "`engine.workers` must be at most"),
+    ],
+)
+def test_bad_settings(settings, message, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(ConfigError, match=message):
+        fedprox.train({"rounds": 1, "engine": settings})
+
+
+def test_no_cluster_no_token_no_ray(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(ConfigError, match="`RAY_AUTH_MODE` must be set"):
+        Cluster("127.0.0.1:1", 0)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(RunError, match="no Ray cluster could be joined at 127.0.0.1:1: nobody answers there"):
+        fedprox.train({"rounds": 1, "engine": {"name": "ray"}}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    before = dict(os.environ)
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'fedprox\[ray\]'"):
+        Cluster("", 0)
+    assert {**os.environ, "RAY_ADDRESS": before["RAY_ADDRESS"]} == before  # the environment is left as it was
+
+
+# real clusters from here on
+
+
+CONFIG = """
+rounds = 120
+[data]
+name = "npz"
+path = "{data}"
+[method]
+name = "scaffold"
+[solver]
+epochs = 3
+[devices]
+per_round = 8
+stragglers = 0.5
+[measure]
+every = 40
+dissimilarity = false
+[checkpoint]
+every = 10
+"""
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """A config whose device states are too large for Ray to keep them with the driver, and its undisturbed run."""
+    folder = tmp_path_factory.mktemp("story")
+    random = np.random.default_rng(0)
+    x, device = random.normal(size=(600, 3000)).astype(np.float32), np.arange(600) % 30
+    np.savez(folder / "data.npz", x=x, y=(x[:, :10] + 0.1 * device[:, None]).argmax(axis=1), device=device)
+    (folder / "run.toml").write_text(CONFIG.format(data=folder / "data.npz"))
+    fedprox.train(folder / "run.toml", out=folder / "undisturbed")
+    return folder
+
+
+def marked(mark):
+    """Return the processes, by number, that have inherited a mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def end_session(process):
+    """Kill a process and all of its session, as when a machine is switched off."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(folder.name)) == process.pid:
+                os.kill(int(folder.name), signal.SIGKILL)
+        except OSError:
+            continue
+    process.wait()
+
+
+def wait_for(condition, seconds=120.0, what="it"):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.05)
+    return found
+
+
+def lines(out):
+    file = out / "devices.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def fedprox_run(story, out, mark, *more, **environment):
+    command = [sys.executable, "-m", "fedprox", "run", str(story / "run.toml"), "--out", str(out), *more]
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **environment, "FEDPROX_MARK": mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture
+def two_nodes(tmp_path_factory):
+    """Two nodes with one CPU each, at 127.0.0.2 and 127.0.0.3; yields their processes and how to join them."""
+    pytest.importorskip("ray", reason="ray is not installed")
+    folder = Path(shutil.os.path.realpath("/tmp")) / f"fedprox-test-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(mode=0o700)
+    (folder / "token").touch(mode=0o600)
+    (folder / "token").write_text(uuid.uuid4().hex * 2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.2", 0))
+        port = free.getsockname()[1]
+    join = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(folder / "token"), "RAY_ADDRESS": f"127.0.0.2:{port}"}
+    environment = {name: value for name, value in {**os.environ, **join}.items() if name != "RAY_ADDRESS"}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def node(*arguments):
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, "--num-cpus=1", "--block"]
+        with (folder / "log").open("ab") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+    nodes = []
+    try:
+        nodes.append(
+            node(
+                "--head",
+                "--node-ip-address=127.0.0.2",
+                f"--port={port}",
+                "--include-dashboard=false",
+                f"--temp-dir={folder}",
+            )
+        )
+        wait_for(lambda: answers("127.0.0.2", port), what="the head")
+        nodes.append(node(f"--address=127.0.0.2:{port}", "--node-ip-address=127.0.0.3"))
+        wait_for(
+            lambda: b"Ray runtime started" in (folder / "log").read_bytes().rpartition(b"Local node IP: 127.0.0.3")[2]
+        )
+        yield (*nodes, join)
+    finally:
+        for process in nodes:
+            end_session(process)
+        shutil.rmtree(folder)
+
+
+def answers(host, port):
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_node_lost_the_cluster_lost_the_driver_stopped_and_killed(story, two_nodes, tmp_path):
+    head, other, join = two_nodes
+    out, mark = tmp_path / "run", uuid.uuid4().hex
+
+    # a node is lost, with the states it held: the run goes on with the other one
+    run = fedprox_run(story, out, mark, "-s", "engine.name=ray", **join)
+    wait_for(lambda: lines(out) >= 13 or run.poll() is not None, what="rounds")
+    assert run.poll() is None, run.communicate()
+    end_session(other)
+    at = lines(out)
+    wait_for(lambda: lines(out) >= at + 10 or run.poll() is not None, what="rounds after the loss of a node")
+    assert run.poll() is None, run.communicate()
+
+    # the whole cluster is lost: one sentence
+    end_session(head)
+    _, errors = run.communicate(timeout=90)
+    assert run.returncode == 1
+    assert errors.strip().splitlines()[-1].startswith("fedprox: the head of the Ray cluster at 127.0.0.2"), errors
+    assert "Traceback" not in errors
+
+    # resumed on a cluster of its own, and terminated: the round is finished and nobody is left
+    run = fedprox_run(story, out, mark, "--resume", "-s", "engine.name=ray")
+    at = lines(out)
+    wait_for(lambda: (lines(out) >= 13 and lines(out) != at) or run.poll() is not None, what="rounds after a resume")
+    assert len(marked(mark)) > 5
+    run.terminate()
+    _, errors = run.communicate(timeout=90)
+    assert run.returncode == 143, errors
+    assert marked(mark) == []
+
+    # resumed again, and killed: nobody is left
+    at = lines(out)
+    run = fedprox_run(story, out, mark, "--resume", "-s", "engine.name=ray")
+    wait_for(lambda: lines(out) > at or run.poll() is not None, what="rounds after a second resume")
+    run.kill()
+    run.communicate()
+    wait_for(lambda: marked(mark) == [], 60, "all processes to end")
+
+    # ended at last by the local engine: as if nothing had happened
+    run = fedprox_run(story, out, mark, "--resume")
+    _, errors = run.communicate(timeout=90)
+    assert run.returncode == 0, errors
+    for name in ("metrics", "devices", "evaluation"):
+        ours, theirs = (
+            without_times(json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines())
+            for folder in (out, story / "undisturbed")
+        )
+        assert ours == theirs
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (out, story / "undisturbed"))
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_cluster_of_our_own_is_private_and_survives_a_killed_actor(monkeypatch):
+    pytest.importorskip("ray", reason="ray is not installed")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv("FEDPROX_MARK", mark)
+    cluster = Cluster("", 2)
+    try:
+        token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+        assert stat.S_IMODE(token.stat().st_mode) == 0o600
+        assert stat.S_IMODE(token.parent.stat().st_mode) == 0o700
+        shift = np.float32(0.125)
+
+        def step(params, x, y, subproblem, budget, key):
+            return {name: value + shift * len(x) for name, value in params.items()}, budget
+
+        def kill_one(progress):
+            if progress.round == 2:
+                actors = [pid for pid in marked(mark) if b"DeviceActor" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+                assert len(actors) == 2
+                os.kill(actors[0], signal.SIGKILL)
+            if progress.round == 1:
+                assert {address for pid in marked(mark) for address in listening(pid)} <= {"127.0.0.1"}
+
+        config = {"rounds": 4, "method": {"name": "feddyn"}, "devices": {"stragglers": 0.5}}
+        objects = {"solver": opaque(step)}
+        ray_config = {**config, "engine": {"name": "ray", "workers": 2}}
+        there = fedprox.train(ray_config, callbacks=[kill_one], **objects)
+        assert_same(fedprox.train(config, **objects), there)
+        assert there.summary["workers"] == 2
+    finally:
+        cluster.close()
+    assert not token.parent.exists()
+    assert "RAY_AUTH_TOKEN_PATH" not in os.environ
+    wait_for(lambda: not [pid for pid in marked(mark) if pid != os.getpid()], 30, "all processes to end")
+
+
+def listening(pid):
+    """Return the addresses on which a process waits for connections."""
+    sockets = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = row.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in sockets:
+                words = bytes.fromhex(local.partition(":")[0])
+                last = words[-4:][::-1]  # an IPv4 address, by itself or mapped into IPv6
+                yield ".".join(map(str, last))
