@@ -26,6 +26,7 @@ def paper(
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds per curve; by default those of the scale.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder for runs and figures; by default paper/SCALE.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
+    only_draw: Annotated[bool, typer.Option("--only-draw", help="Run nothing; draw from the runs there are.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a table or figure of the paper, with bands over seeds.
@@ -43,7 +44,9 @@ def paper(
         _list(setting, workers, as_json)
         return
     with _Bar(setting, workers) as bar:
-        made = make(names_of(name), setting, workers=workers, on_start=bar.start, on_event=bar.show)
+        made = make(
+            names_of(name), setting, workers=workers, only_draw=only_draw, on_start=bar.start, on_event=bar.show
+        )
     if as_json:
         say_json({"out": str(setting.out), "runs": made.runs, "files": [str(file) for file in made.files]})
         return
@@ -69,7 +72,7 @@ def _list(setting: Setting, workers: int, as_json: bool) -> None:
         table.add_column(heading, justify="left" if heading in ("name", "what") else "right")
     for row in rows:
         table.add_row(
-            row["name"], row["about"], str(row["runs"]), str(row["left"]), duration(row["core_seconds_left"] / cores)
+            row["name"], row["about"], str(row["runs"]), str(row["left"]), duration(row["core_seconds"] / cores)
         )
     output_console().print(table)
     typer.echo(f"\nscale {setting.scale.name}: {setting.scale.about}")
