@@ -30,7 +30,7 @@ def draw(experiment: Experiment, results: Results) -> Figure:
         name = experiment.row_names[number] + "\n" if experiment.row_names else ""
         grid[number][0].set_ylabel(name + MEASURES[panels[0].measure])
     _add_legend(figure, experiment)
-    width = int(26 * columns + 8)
+    width = 44 * columns
     figure.supxlabel("\n".join(textwrap.wrap(" ".join(notes_of(experiment, results)), width)), fontsize=8, color="0.35")
     return figure
 

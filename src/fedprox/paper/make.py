@@ -15,6 +15,7 @@ from fedprox.paper.figures import draw, notes_of
 from fedprox.paper.headline import headline, headline_lines
 from fedprox.paper.provenance import provenance
 from fedprox.paper.results import Results
+from fedprox.paper.results_page import page
 from fedprox.paper.runs import Setting, expected_seconds, is_complete, jobs_of, run_missing
 from fedprox.paper.tables import csv_text, figure_rows, table1, table1_lines
 from fedprox.plot import save
@@ -80,6 +81,8 @@ def make(
         files += _figure(experiment, results)
         if experiment.name == _HEADLINE:
             lines += headline_lines(headline(results))
+    if len(names) == len(names_of("all")):
+        files.append(_write(setting.out / "results.md", page(results)))
     return Made(runs, lines, files)
 
 
@@ -102,8 +105,10 @@ def _figure(experiment: Experiment, results: Results) -> list[Path]:
     setting, notes = results.setting, notes_of(experiment, results)
     figure, path = draw(experiment, results), setting.out / experiment.name
     runs = [run for curve in experiment.curves for run in results.runs(curve)]
+    files = [save(figure, path.with_suffix(".pdf"))]
+    figure.set_layout_engine("none")  # it stays as it is: to find it again takes as long as to draw
     return [
-        save(figure, path.with_suffix(".pdf")),
+        *files,
         save(figure, path.with_suffix(".png")),
         _write(path.with_suffix(".csv"), csv_text(figure_rows(experiment, results), notes)),
         _write_json(path.with_suffix(".json"), provenance(experiment.name, setting, runs, notes)),
