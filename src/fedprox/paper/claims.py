@@ -365,8 +365,8 @@ CLAIMS: Mapping[str, Claim] = {
             "mu-makes-divergent-converge",
             "The appropriate μ can force divergent methods to converge.",
             "Section 5.3.2, Figure 1",
-            "Of the runs with μ = 0 that diverge (f_t - f_(t-10) > 1 at some round), the same run with the paper's best "
-            "μ does not: all of them, holds; some, holds partly.",
+            "Of the runs with μ = 0 that diverge (f_t - f_(t-10) > 1 at some round), the same run with the paper's "
+            "best μ does not: all of them, holds; some, holds partly.",
             _divergent_converge,
         ),
         Claim(
@@ -403,7 +403,8 @@ CLAIMS: Mapping[str, Claim] = {
             "mu-helps-heterogeneous",
             "Setting μ > 0 is particularly useful in heterogeneous settings.",
             "Section 5.3.1, Figure 2",
-            "On the three heterogeneous synthetic data sets the final training loss is lower with μ = 1 than with μ = 0.",
+            "On the three heterogeneous synthetic data sets the final training loss is lower with μ = 1 than with "
+            "μ = 0.",
             _mu_helps_non_iid,
         ),
         Claim(
@@ -424,16 +425,17 @@ CLAIMS: Mapping[str, Claim] = {
             "one-epoch",
             "Even in these settings [E = 1], allowing for partial work can improve convergence compared with FedAvg.",
             "Section 5.2, Figures 9 and 10",
-            "At E = 1, with 50% and 90% stragglers, the mean training loss over all rounds is lower for FedProx (μ = 0).",
+            "At E = 1, with 50% and 90% stragglers, the mean training loss over all rounds is lower for FedProx "
+            "(μ = 0).",
             _partial_work(average, 1, "in mean loss"),
         ),
         Claim(
             "iid-is-robust",
-            "In this IID setting FedAvg is rather robust under device failure, and tolerating variable amounts of local "
-            "work may not cause major improvement.",
+            "In this IID setting FedAvg is rather robust under device failure, and tolerating variable amounts of "
+            "local work may not cause major improvement.",
             "Section 5.2, Figure 5",
-            "On Synthetic-IID, with 10%, 50% and 90% stragglers, the final test accuracies of FedAvg and FedProx (μ = 0) "
-            f"differ by no more than {100 * ACCURACY_MARGIN:.0f} points.",
+            "On Synthetic-IID, with 10%, 50% and 90% stragglers, the final test accuracies of FedAvg and FedProx "
+            f"(μ = 0) differ by no more than {100 * ACCURACY_MARGIN:.0f} points.",
             _iid_is_robust,
         ),
         Claim(
@@ -453,8 +455,8 @@ CLAIMS: Mapping[str, Claim] = {
         ),
         Claim(
             "feddane-with-more-devices",
-            "Although sampling more devices per round might help to some extent, FedDANE is still unstable and tends to "
-            "diverge.",
+            "Although sampling more devices per round might help to some extent, FedDANE is still unstable and tends "
+            "to diverge.",
             "Appendix B, Figure 4",
             "With 20 and 30 of 30 devices the training loss of FedDANE (μ = 1) is rougher than that of FedProx (μ = 1) "
             "with 10, on the three heterogeneous synthetic data sets.",

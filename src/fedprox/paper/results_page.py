@@ -44,16 +44,11 @@ def page(results: Results, figures: Path | str = "") -> str:
         f"<!-- Written by `fedprox paper all --scale {setting.scale.name}`; do not edit. -->",
         f"What the paper claims about its experiments, and what became of it here, at the scale *{setting.scale.name}* "
         f"({setting.scale.about}). Of {len(CLAIMS)} claims: {told}.",
-        f"Commit {commit() or 'unknown'}, on {where['processor']}, {where['cores']} cores. The config hash of every run "
-        "lies beside each figure as JSON, its numbers as CSV.",
+        f"Commit {commit() or 'unknown'}, on {where['processor']}, {where['cores']} cores. The config hash of every "
+        "run lies beside each figure as JSON, its numbers as CSV.",
         _reductions(results),
         "## Claims",
-        f"Differences are taken seed by seed, on the same devices, stragglers and mini-batch orders; numbers are means "
-        f"over the comparisons with intervals of {LEVEL:.0%} (Student's t over seeds; the data are the same for all). A "
-        "comparison shows a claim where its interval lies on the claim's side of zero. A claim holds where no comparison "
-        "shows the opposite and at least half show it; it holds partly where some do; it does not hold here where none "
-        "does. *Final* is the mean over the last fifth of the rounds, *rough* the mean change from round to round in the "
-        "second half.",
+        _HOW_JUDGED,
         _overview(judgements),
         *(_claim(CLAIMS[name], judgement) for name, judgement in judgements.items()),
         "## The headline",
@@ -67,6 +62,14 @@ def page(results: Results, figures: Path | str = "") -> str:
 
 
 _VERDICTS = (HOLDS, PARTLY, FAILS, NOT_TESTED)
+_HOW_JUDGED = (
+    "Differences are taken seed by seed, on the same devices, stragglers and mini-batch orders; numbers are means over "
+    f"the comparisons, with intervals of {LEVEL:.0%} (Student's t over seeds; the data are the same for all). A "
+    "comparison shows a claim where its interval lies on the claim's side of zero, or within the margin that the claim "
+    "names. A claim holds where no comparison shows the opposite and at least half show it; it holds partly where some "
+    "do; it does not hold here where none does. *Final* is the mean over the last fifth of the rounds, *roughness* the "
+    "mean change from round to round in the second half. These rules were fixed before the runs."
+)
 
 
 def _reductions(results: Results) -> str:

@@ -59,7 +59,7 @@ class Reduction:
         if self.subset:
             parts += [
                 f"{self.subset.devices} devices",
-                f"{self.subset.share:.0%} of the samples of each (at least {self.subset.least})",
+                f"{100 * self.subset.share:g}% of the samples of each (at least {self.subset.least})",
             ]
         if self.every > 1:
             parts.append(f"measured every {self.every} rounds")
@@ -121,10 +121,10 @@ SCALES: Mapping[str, Scale] = {
                 "mnist": Reduction(_MNIST),
                 "femnist": Reduction(_FEMNIST),
                 "shakespeare": Reduction(
-                    Cost(5.6, 0.45, 1.3), seeds=2, rounds=30, subset=Subset(devices=40, share=0.01, least=8)
+                    Cost(3.0, 0.25, 0.7), seeds=2, rounds=20, subset=Subset(devices=40, share=0.005, least=8)
                 ),
                 "sent140": Reduction(
-                    Cost(9.0, 1.2, 2.5), seeds=2, rounds=20, every=2, subset=Subset(devices=40, share=0.2, least=8)
+                    Cost(7.5, 0.9, 1.9), seeds=2, rounds=16, every=2, subset=Subset(devices=40, share=0.15, least=8)
                 ),
             },
         ),

@@ -43,10 +43,8 @@ def judged(found: Sequence[Evidence | None], unit: str, *, factor: float = 1.0, 
     if not evidence:
         return untested("no run of it is there")
     yes, no, undecided = (sum(each.says == answer for each in evidence) for answer in ("yes", "no", "open"))
-    if no == 0 and 2 * yes >= len(evidence):
-        verdict = HOLDS
-    else:
-        verdict = PARTLY if yes else FAILS
+    shown = HOLDS if no == 0 and 2 * yes >= len(evidence) else PARTLY
+    verdict = shown if yes else FAILS
     parts = [f"{yes} of {len(evidence)} comparisons show it"]
     if no:
         against = ", ".join(each.label for each in evidence if each.says == "no")
