@@ -8,7 +8,7 @@ not everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from fedprox.paper.experiments import Curve
 from fedprox.paper.intervals import Interval, interval
 from fedprox.paper.results import Histories
 
-__all__ = ["Evidence", "Summary", "average", "compare", "level", "roughness", "series", "within"]
+__all__ = ["Evidence", "Summary", "at_most", "average", "compare", "level", "roughness", "series", "side", "within"]
 
 Summary = Callable[[NDArray[np.float64]], float]
 _CUT = 10.0
@@ -83,7 +83,7 @@ def compare(
     if differences is None:
         return None
     found = interval(differences)
-    return Evidence(label, larger.dataset, found, _side(found))
+    return Evidence(label, larger.dataset, found, side(found))
 
 
 def within(
@@ -94,24 +94,44 @@ def within(
     if differences is None:
         return None
     found = interval(differences)
-    low, high = (found.mean if end is None else end for end in (found.low, found.high))
-    inside, outside = -margin <= low and high <= margin, low > margin or high < -margin
-    return Evidence(label, first.dataset, found, "yes" if inside else "no" if outside else "open")
+    return Evidence(label, first.dataset, found, _both(side(found, -margin), _opposite(side(found, margin))))
+
+
+def at_most(
+    results: Histories, label: str, first: Curve, second: Curve, measure: str, summary: Summary, margin: float
+) -> Evidence | None:
+    """Say whether one curve is above another by no more than a margin; None where one was not run."""
+    differences = _differences(results, first, second, measure, summary)
+    if differences is None:
+        return None
+    found = interval(differences)
+    return Evidence(label, first.dataset, found, _opposite(side(found, margin)))
+
+
+def side(found: Interval, bound: float = 0.0) -> str:
+    """Say whether an interval lies above a bound; with one seed there is none, and nothing is said.
+
+    >>> side(Interval(2.0, 1.0, 3.0)), side(Interval(2.0, 1.0, 3.0), 4.0), side(Interval(2.0, None, None))
+    ('yes', 'no', 'open')
+    """
+    if found.low is None or found.high is None:
+        return "open"
+    return "yes" if found.low > bound else "no" if found.high < bound else "open"
+
+
+def _opposite(answer: str) -> str:
+    return {"yes": "no", "no": "yes"}.get(answer, "open")
+
+
+def _both(one: str, other: str) -> str:
+    answers = {one, other}
+    return "no" if "no" in answers else "open" if "open" in answers else "yes"
 
 
 def _differences(results: Histories, first: Curve, second: Curve, measure: str, summary: Summary) -> list[float] | None:
-    ones, others = _sums(results.histories(first), measure, summary), _sums(results.histories(second), measure, summary)
+    ones, others = (
+        [summary(series(history, measure)) for history in results.histories(curve)] for curve in (first, second)
+    )
     if not ones or len(ones) != len(others):
         return None
     return [one - other for one, other in zip(ones, others, strict=True)]
-
-
-def _sums(histories: Sequence[History], measure: str, summary: Summary) -> list[float]:
-    return [summary(series(history, measure)) for history in histories]
-
-
-def _side(found: Interval) -> str:
-    """With one seed there is no interval, and nothing is said."""
-    if found.low is None or found.high is None:
-        return "open"
-    return "yes" if found.low > 0 else "no" if found.high < 0 else "open"

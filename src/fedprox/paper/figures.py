@@ -75,7 +75,8 @@ def _add_legend(figure: Figure, experiment: Experiment) -> None:
     from matplotlib.lines import Line2D
 
     styles = dict.fromkeys(style for row in experiment.rows for panel in row for style, _ in panel.curves)
-    lines = [Line2D([], [], color=style.colour, linestyle=style.line, linewidth=2.0) for style in styles]
+    looks: list[dict[str, Any]] = [{"color": style.colour, "linestyle": style.line} for style in styles]
+    lines = [Line2D([], [], linewidth=2.0, **look) for look in looks]
     figure.legend(
         lines,
         [style.label for style in styles],

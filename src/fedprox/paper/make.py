@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from fedprox.paper.figures import draw, notes_of
 from fedprox.paper.headline import headline, headline_lines
 from fedprox.paper.provenance import provenance
 from fedprox.paper.results import Results
-from fedprox.paper.results_page import page
+from fedprox.paper.results_page import results_page
 from fedprox.paper.runs import Setting, expected_seconds, is_complete, jobs_of, run_missing
 from fedprox.paper.tables import csv_text, figure_rows, table1, table1_lines
 from fedprox.plot import save
@@ -54,35 +55,44 @@ def make(
     names: Sequence[str],
     setting: Setting,
     *,
+    figures: Path | None = None,
+    page: Path | None = None,
     workers: int = 0,
     only_draw: bool = False,
     on_start: Callable[[Sequence[Job], int], None] = lambda todo, done: None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Made:
-    """Make tables and figures, running what is missing; with `only_draw`, from the runs that are there.
+    """Make tables and figures, running what is missing; all of them together also make the page of results.
 
-    All of them together also make the page of results.
+    Args:
+      figures: the folder for tables and figures; by default that of the experiments.
+      page: the file for the page of results; by default results.md beside the figures.
+      only_draw: run nothing, and draw from the runs that are there.
     """
     chosen = [EXPERIMENTS[name] for name in names if name in EXPERIMENTS]
     curves = list(dict.fromkeys(curve for experiment in chosen for curve in experiment.curves))
     runs = 0
     if not only_draw:
         runs = run_missing(curves, setting, workers=workers, on_start=on_start, on_event=on_event)
-    setting.out.mkdir(parents=True, exist_ok=True)
+    folder = figures or setting.out
+    folder.mkdir(parents=True, exist_ok=True)
     results = Results(setting)
     lines: list[str] = []
     files: list[Path] = []
     if TABLE in names:
         rows = table1()
         lines += table1_lines(rows)
-        files.append(_write(setting.out / f"{TABLE}.csv", csv_text(rows, [])))
-        files.append(_write_json(setting.out / f"{TABLE}.json", provenance(TABLE, setting, [], [])))
+        files.append(_write(folder / f"{TABLE}.csv", csv_text(rows, [])))
+        files.append(_write_json(folder / f"{TABLE}.json", provenance(TABLE, setting, [], [])))
     for experiment in chosen:
-        files += _figure(experiment, results)
+        files += _figure(experiment, results, folder)
         if experiment.name == _HEADLINE:
             lines += headline_lines(headline(results))
     if len(names) == len(names_of("all")):
-        files.append(_write(setting.out / "results.md", page(results)))
+        file = page or folder / "results.md"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        place = os.path.relpath(folder.resolve(), file.parent.resolve())
+        files.append(_write(file, results_page(results, place)))
     return Made(runs, lines, files)
 
 
@@ -101,9 +111,9 @@ def overview(setting: Setting) -> list[dict[str, Any]]:
     return rows
 
 
-def _figure(experiment: Experiment, results: Results) -> list[Path]:
+def _figure(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
     setting, notes = results.setting, notes_of(experiment, results)
-    figure, path = draw(experiment, results), setting.out / experiment.name
+    figure, path = draw(experiment, results), folder / experiment.name
     runs = [run for curve in experiment.curves for run in results.runs(curve)]
     files = [save(figure, path.with_suffix(".pdf"))]
     figure.set_layout_engine("none")  # it stays as it is: to find it again takes as long as to draw

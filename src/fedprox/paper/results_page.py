@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from fedprox.paper.claims import CLAIMS, Claim
 from fedprox.paper.evidence import Evidence
@@ -16,7 +15,7 @@ from fedprox.paper.results import Results
 from fedprox.paper.tables import table1, table1_lines
 from fedprox.paper.verdicts import FAILS, HOLDS, NOT_TESTED, PARTLY, Judgement
 
-__all__ = ["judge_all", "page"]
+__all__ = ["judge_all", "results_page"]
 
 
 def judge_all(results: Results) -> dict[str, Judgement]:
@@ -28,7 +27,7 @@ def judge_all(results: Results) -> dict[str, Judgement]:
     return {name: replace(each, verdict=NOT_TESTED, why=why) for name, each in found.items()}
 
 
-def page(results: Results, figures: Path | str = "") -> str:
+def results_page(results: Results, figures: str = ".") -> str:
     """Return the page as Markdown.
 
     Args:
@@ -103,10 +102,11 @@ def _evidence(evidence: Sequence[Evidence]) -> str:
     return f'<details markdown="1">\n<summary>{len(evidence)} comparisons</summary>\n\n{table}\n\n</details>'
 
 
-def _figure(name: str, figures: Path | str) -> str:
+def _figure(name: str, figures: str) -> str:
     about = EXPERIMENTS[name].about
-    path = f"{figures}/{name}.png" if figures else f"{name}.png"
-    return f"**{name.replace('figure', 'Figure ')}**: {about}.\n\n![{about}]({path})"
+    path = name if figures == "." else f"{figures}/{name}"
+    files = ", ".join(f"[{ending.upper()}]({path}.{ending})" for ending in ("pdf", "csv", "json"))
+    return f"**{name.replace('figure', 'Figure ')}**: {about} ({files}).\n\n![{about}]({path}.png)"
 
 
 def _sentence(text: str) -> str:
