@@ -24,13 +24,23 @@ def paper(
     name: Annotated[str, typer.Argument(metavar="NAME", help="list, all, table1, or figure1 to figure12.")],
     scale: Annotated[str, typer.Option(help="smoke (seconds), desk (an hour on two cores) or full.")] = "desk",
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds per curve; by default those of the scale.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder for runs and figures; by default paper/SCALE.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for runs and figures; by default runs/paper-SCALE.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="The folder for figures and table, if not that of --out.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="The file for the page of results, if not results.md there.")
+    ] = None,
     workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
+    only_draw: Annotated[bool, typer.Option("--only-draw", help="Run nothing; draw from the runs there are.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a table or figure of the paper, with bands over seeds.
 
-    Runs that are in the folder already are not run again; `all` also writes results.md, with a verdict on each claim.
+    Runs that are in the folder already are not run again; `all` also writes a page of results with a verdict on
+    each claim.
 
     Example: fedprox paper figure2 --scale smoke
     """
@@ -38,12 +48,21 @@ def paper(
     from fedprox.paper.runs import Setting
     from fedprox.paper.scales import scale_of
 
-    setting = Setting(out or Path("paper") / scale, scale_of(scale), seeds)
+    setting = Setting(out or Path("runs") / f"paper-{scale}", scale_of(scale), seeds)
     if name == "list":
         _list(setting, workers, as_json)
         return
     with _Bar(setting, workers) as bar:
-        made = make(names_of(name), setting, workers=workers, on_start=bar.start, on_event=bar.show)
+        made = make(
+            names_of(name),
+            setting,
+            figures=figures,
+            page=page,
+            workers=workers,
+            only_draw=only_draw,
+            on_start=bar.start,
+            on_event=bar.show,
+        )
     if as_json:
         say_json({"out": str(setting.out), "runs": made.runs, "files": [str(file) for file in made.files]})
         return
@@ -69,7 +88,7 @@ def _list(setting: Setting, workers: int, as_json: bool) -> None:
         table.add_column(heading, justify="left" if heading in ("name", "what") else "right")
     for row in rows:
         table.add_row(
-            row["name"], row["about"], str(row["runs"]), str(row["left"]), duration(row["core_seconds_left"] / cores)
+            row["name"], row["about"], str(row["runs"]), str(row["left"]), duration(row["core_seconds"] / cores)
         )
     output_console().print(table)
     typer.echo(f"\nscale {setting.scale.name}: {setting.scale.about}")

@@ -73,9 +73,14 @@ def arms(dataset: str, stragglers: float, epochs: int = 20) -> tuple[tuple[Style
 
 def _with_stragglers(measure: str, epochs: int, methods: int) -> tuple[tuple[Panel, ...], ...]:
     return tuple(
-        tuple(Panel(DATASETS[name].title, measure, arms(name, share, epochs)[:methods]) for name in FIVE)
+        tuple(Panel(_short_title(name), measure, arms(name, share, epochs)[:methods]) for name in FIVE)
         for share in STRAGGLERS
     )
+
+
+def _short_title(dataset: str) -> str:
+    """Beside real data the only synthetic data set is just that."""
+    return DATASETS[dataset].title.partition(" (")[0]
 
 
 def _on_synthetic(measure: str, curves: Mapping[str, tuple[tuple[Style, Curve], ...]]) -> tuple[Panel, ...]:
@@ -170,7 +175,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment(
             "figure8",
             "gradient variance on five data sets without stragglers",
-            (tuple(Panel(DATASETS[name].title, "gradient_variance", arms(name, 0.0)[1:]) for name in FIVE),),
+            (tuple(Panel(_short_title(name), "gradient_variance", arms(name, 0.0)[1:]) for name in FIVE),),
         ),
         Experiment(
             "figure9",

@@ -1,20 +1,31 @@
-"""From a name to files: run what is missing, then draw."""
+"""From a name to files: run what is missing, then draw, and write beside each figure its numbers and its provenance."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedprox.errors import ConfigError, nearest
-from fedprox.paper.experiments import EXPERIMENTS
+from fedprox.files import write_atomically
+from fedprox.paper.experiments import EXPERIMENTS, Experiment
+from fedprox.paper.figures import draw, notes_of
+from fedprox.paper.headline import headline, headline_lines
+from fedprox.paper.provenance import provenance
+from fedprox.paper.results import Results
+from fedprox.paper.results_page import results_page
 from fedprox.paper.runs import Setting, expected_seconds, is_complete, jobs_of, run_missing
+from fedprox.paper.tables import csv_text, figure_rows, table1, table1_lines
+from fedprox.plot import save
 from fedprox.scheduler import Event, Job
 
-__all__ = ["Made", "make", "names_of", "overview"]
+__all__ = ["TABLE", "Made", "make", "names_of", "overview"]
 
 TABLE = "table1"
+_HEADLINE = "figure7"
 
 
 @dataclass(frozen=True)
@@ -44,33 +55,80 @@ def make(
     names: Sequence[str],
     setting: Setting,
     *,
+    figures: Path | None = None,
+    page: Path | None = None,
     workers: int = 0,
+    only_draw: bool = False,
     on_start: Callable[[Sequence[Job], int], None] = lambda todo, done: None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Made:
-    """Make tables and figures, running what is missing."""
+    """Make tables and figures, running what is missing; all of them together also make the page of results.
+
+    Args:
+      figures: the folder for tables and figures; by default that of the experiments.
+      page: the file for the page of results; by default results.md beside the figures.
+      only_draw: run nothing, and draw from the runs that are there.
+    """
     chosen = [EXPERIMENTS[name] for name in names if name in EXPERIMENTS]
     curves = list(dict.fromkeys(curve for experiment in chosen for curve in experiment.curves))
-    runs = run_missing(curves, setting, workers=workers, on_start=on_start, on_event=on_event)
+    runs = 0
+    if not only_draw:
+        runs = run_missing(curves, setting, workers=workers, on_start=on_start, on_event=on_event)
+    folder = figures or setting.out
+    folder.mkdir(parents=True, exist_ok=True)
+    results = Results(setting)
     lines: list[str] = []
     files: list[Path] = []
+    if TABLE in names:
+        rows = table1()
+        lines += table1_lines(rows)
+        files.append(_write(folder / f"{TABLE}.csv", csv_text(rows, [])))
+        files.append(_write_json(folder / f"{TABLE}.json", provenance(TABLE, setting, [], [])))
+    for experiment in chosen:
+        files += _figure(experiment, results, folder)
+        if experiment.name == _HEADLINE:
+            lines += headline_lines(headline(results))
+    if len(names) == len(names_of("all")):
+        file = page or folder / "results.md"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        place = os.path.relpath(folder.resolve(), file.parent.resolve())
+        files.append(_write(file, results_page(results, place)))
     return Made(runs, lines, files)
 
 
 def overview(setting: Setting) -> list[dict[str, Any]]:
     """Return for each experiment how many runs it needs, how many of them are left, and about how long those take."""
-    rows = []
-    for experiment in EXPERIMENTS.values():
-        jobs = jobs_of(experiment.curves, setting)
+    rows = [{"name": TABLE, "about": "statistics of the four real data sets", "runs": 0, "left": 0, "core_seconds": 0}]
+    every = [curve for experiment in EXPERIMENTS.values() for curve in experiment.curves]
+    for name, about, curves in (
+        *((each.name, each.about, each.curves) for each in EXPERIMENTS.values()),
+        ("all", "table and figures, runs they share once, and a page with a verdict on each claim", every),
+    ):
+        jobs = jobs_of(curves, setting)
         left = [job for job in jobs if not is_complete(job)]
         seconds = sum(expected_seconds(job, setting.scale) for job in left)
-        rows.append(
-            {
-                "name": experiment.name,
-                "about": experiment.about,
-                "runs": len(jobs),
-                "left": len(left),
-                "core_seconds_left": round(seconds, 1),
-            }
-        )
+        rows.append({"name": name, "about": about, "runs": len(jobs), "left": len(left), "core_seconds": seconds})
     return rows
+
+
+def _figure(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
+    setting, notes = results.setting, notes_of(experiment, results)
+    figure, path = draw(experiment, results), folder / experiment.name
+    runs = [run for curve in experiment.curves for run in results.runs(curve)]
+    files = [save(figure, path.with_suffix(".pdf"))]
+    figure.set_layout_engine("none")  # it stays as it is: to find it again takes as long as to draw
+    return [
+        *files,
+        save(figure, path.with_suffix(".png")),
+        _write(path.with_suffix(".csv"), csv_text(figure_rows(experiment, results), notes)),
+        _write_json(path.with_suffix(".json"), provenance(experiment.name, setting, runs, notes)),
+    ]
+
+
+def _write(path: Path, text: str) -> Path:
+    write_atomically(path, text.encode())
+    return path
+
+
+def _write_json(path: Path, record: dict[str, Any]) -> Path:
+    return _write(path, json.dumps(record, indent=1) + "\n")

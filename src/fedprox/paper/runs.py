@@ -22,7 +22,6 @@ from fedprox.paper.reduced import STAND_IN_MODEL, reduced_folder, write_reduced
 from fedprox.paper.scales import Scale
 from fedprox.recipes import settings_of
 from fedprox.run_folder import read_summary
-from fedprox.saved import SavedRun, load_run
 from fedprox.scheduler import Event, Job, run_jobs
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "expected_seconds",
     "is_complete",
     "jobs_of",
-    "read_curve",
     "run_missing",
 ]
 
@@ -153,12 +151,6 @@ def run_missing(
     if failed:
         raise RunError(f"{len(failed)} of {len(todo)} runs failed; {failed[0].job.out}: {failed[0].error}")
     return len(todo)
-
-
-def read_curve(curve: Curve, setting: Setting) -> list[SavedRun]:
-    """Return the finished runs behind a curve, one per seed."""
-    configs = [config_of(curve, seed, setting) for seed in setting.seeds_of(curve.dataset)]
-    return [load_run(_folder(curve.dataset, config, setting)) for config in configs]
 
 
 def expected_seconds(job: Job, scale: Scale) -> float:

@@ -1,0 +1,87 @@
+"""Figures that look like the paper's: the same panels, order, labels and lines, with bands over seeds."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from fedprox.grouping import Group
+from fedprox.paper.experiments import Experiment, Panel
+from fedprox.paper.protocol import DATASETS, FRAME_COLOUR, MEASURES
+from fedprox.paper.results import Results
+
+__all__ = ["draw", "notes_of"]
+
+
+def draw(experiment: Experiment, results: Results) -> Figure:
+    """Draw a figure: means over seeds, with bands of one standard deviation."""
+    rows, columns = len(experiment.rows), len(experiment.rows[0])
+    figure = Figure(figsize=(3.6 * columns + 0.6, 2.6 * rows + 1.2), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for number, panels in enumerate(experiment.rows):
+        for axes, panel in zip(grid[number], panels, strict=True):
+            _draw_panel(axes, panel, results)
+            if number == 0:
+                axes.set_title(panel.title, fontweight="bold")
+            if number == rows - 1:
+                axes.set_xlabel("# Rounds")
+        name = experiment.row_names[number] + "\n" if experiment.row_names else ""
+        grid[number][0].set_ylabel(name + MEASURES[panels[0].measure])
+    _add_legend(figure, experiment)
+    width = 44 * columns
+    figure.supxlabel("\n".join(textwrap.wrap(" ".join(notes_of(experiment, results)), width)), fontsize=8, color="0.35")
+    return figure
+
+
+def notes_of(experiment: Experiment, results: Results) -> list[str]:
+    """Return what must stand on a figure: how many seeds, and every reduction of a data set that it shows."""
+    datasets = dict.fromkeys(curve.dataset for curve in experiment.curves)
+    seeds = {name: len(results.setting.seeds_of(name)) for name in datasets}
+    usual = max(seeds.values())
+    fewer = [f"{DATASETS[name].title} {count}" for name, count in seeds.items() if count != usual]
+    notes = [f"Means and one standard deviation over {usual} seeds" + (f" ({', '.join(fewer)})." if fewer else ".")]
+    notes += [results.reductions[name] for name in datasets if name in results.reductions]
+    missing = sum(len(results.runs(curve)) < seeds[curve.dataset] for curve in experiment.curves)
+    if missing:
+        notes.append(f"{missing} of {len(experiment.curves)} curves lack runs.")
+    return notes
+
+
+def _draw_panel(axes: Any, panel: Panel, results: Results) -> None:
+    initial = 0.0
+    for style, curve in panel.curves:
+        runs = results.runs(curve)
+        band = Group(style.label, tuple(runs)).band(panel.measure) if runs else None
+        if band is None:
+            continue
+        axes.plot(band.rounds, band.mean, style.line, color=style.colour, label=style.label, linewidth=2.0)
+        if band.deviation is not None:
+            low, high = band.mean - band.deviation, band.mean + band.deviation
+            axes.fill_between(band.rounds, low, high, color=style.colour, alpha=0.18, linewidth=0)
+        initial = max(initial, float(band.mean[0]))
+        axes.set_xlim(0, band.rounds[-1])
+    if panel.measure == "train_loss" and initial:  # a method that diverges must not hide the others
+        axes.set_ylim(top=min(axes.get_ylim()[1], 2 * initial))
+    axes.tick_params(color=FRAME_COLOUR)
+    for spine in axes.spines.values():
+        spine.set_color(FRAME_COLOUR)
+    if not axes.lines:
+        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color="0.5")
+
+
+def _add_legend(figure: Figure, experiment: Experiment) -> None:
+    from matplotlib.lines import Line2D
+
+    styles = dict.fromkeys(style for row in experiment.rows for panel in row for style, _ in panel.curves)
+    looks: list[dict[str, Any]] = [{"color": style.colour, "linestyle": style.line} for style in styles]
+    lines = [Line2D([], [], linewidth=2.0, **look) for look in looks]
+    figure.legend(
+        lines,
+        [style.label for style in styles],
+        loc="outside upper center",
+        ncols=min(len(lines), 4),
+        frameon=False,
+        prop={"weight": "bold"},
+    )
