@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedprox import data
-from fedprox.config import DataConfig
+from fedprox.config import Config
 from fedprox.data.table1 import PAPER, Statistics, statistics
 from fedprox.errors import DataError
 from fedprox.grouping import Group
@@ -70,7 +70,7 @@ def table1() -> list[dict[str, Any]]:
     rows = []
     for name, paper in PAPER.items():
         try:
-            population = data.load(DataConfig.model_validate({"name": name}))
+            population = data.load(Config.from_dict({"data": {"name": name}}))
         except DataError:
             ours = None
         else:
