@@ -32,7 +32,7 @@ from fedprox.history import History
 
 __all__ = ["Checkpoint", "RunFolder", "check_continues", "is_measured", "is_running", "read_history", "read_summary"]
 
-_MAY_CHANGE = ("rounds", "engine", "checkpoint")  # on resume
+_MAY_CHANGE = ("rounds", "engine", "checkpoint", "deploy")  # on resume
 _BEGINNINGS = {"checkpoint", ".config.toml.new"}  # what a process leaves that dies before it has written a config
 
 Tensors = dict[str, np.ndarray[Any, Any]]

@@ -15,6 +15,7 @@ from fedprox.config.sections import (
     METHOD_KEYS,
     CheckpointConfig,
     DataConfig,
+    DeployConfig,
     DevicesConfig,
     EngineConfig,
     MeasureConfig,
@@ -45,6 +46,7 @@ class Config(Section):
     stop: StopConfig = StopConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
+    deploy: DeployConfig = DeployConfig()
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Config:
