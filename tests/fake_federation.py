@@ -27,13 +27,11 @@ class Clock:
 class FakeGrid:
     """Node 100 + k is device k. `behave(device, asked, answer)` may change an answer, or return None to stay silent."""
 
-    def __init__(self, config, behave=lambda device, asked, answer: answer, delays=None, clock=None):
+    def __init__(self, config, population=None, behave=lambda device, asked, answer: answer, delays=None, clock=None):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as in a server's process
-        population = data.load(config.data)
+        population = population or data.load(config.data)
         model = data.model_for(config, population)
-        self.devices = {
-            100 + k: Device(config, model, DeviceData.of(population, k)) for k in range(population.devices)
-        }
+        self.devices = {100 + k: Device(config, model, DeviceData.of(population, k)) for k in range(population.devices)}
         self.data = {100 + k: DeviceData.of(population, k) for k in range(population.devices)}
         self.model, self.behave, self.delays, self.clock = model, behave, delays or {}, clock or Clock()
         self.online = set(self.devices)

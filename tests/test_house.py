@@ -48,6 +48,7 @@ ORDER = [
     "state",
     "training",
     "adapters",
+    "deploy",
     "saved",
     "grouping",
     "evaluate",

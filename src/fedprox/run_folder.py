@@ -30,7 +30,16 @@ from fedprox.errors import RunFolderError
 from fedprox.files import json_line, read_tensors, write_atomically, write_tensors
 from fedprox.history import History
 
-__all__ = ["Checkpoint", "RunFolder", "check_continues", "is_measured", "is_running", "read_history", "read_summary"]
+__all__ = [
+    "Checkpoint",
+    "RunFolder",
+    "check_continues",
+    "check_usable",
+    "is_measured",
+    "is_running",
+    "read_history",
+    "read_summary",
+]
 
 _MAY_CHANGE = ("rounds", "engine", "checkpoint", "deploy")  # on resume
 _BEGINNINGS = {"checkpoint", ".config.toml.new"}  # what a process leaves that dies before it has written a config
@@ -63,10 +72,10 @@ class RunFolder:
             raise
 
     def _open(self, config: Config, resume: bool) -> None:
-        _check_usable(self.path, config, resume)
+        check_usable(self.path, config, resume=resume)
         (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.path)
-        _check_usable(self.path, config, resume)  # again: another process may have come and gone before the lock
+        check_usable(self.path, config, resume=resume)  # again: another process may have come and gone before the lock
         for left_over in (*self.path.glob(".*.new"), *self.path.glob("checkpoint/.*.new")):
             left_over.unlink()
         write_atomically(self.path / "config.toml", config.to_toml().encode())
@@ -187,7 +196,8 @@ class _said_plainly:  # noqa: N801 - reads as a sentence: with _said_plainly(fol
             raise RunFolderError(f"run folder {self._path} cannot be written: {reason}") from None
 
 
-def _check_usable(path: Path, config: Config, resume: bool) -> None:
+def check_usable(path: Path, config: Config, *, resume: bool) -> None:
+    """Refuse a folder that holds something else, or a run that is not to be continued with this config."""
     if (path / "config.toml").exists():
         if not resume:
             raise RunFolderError(f"{path} already holds a run; choose another folder, or continue it with --resume")

@@ -190,10 +190,10 @@ class EngineConfig(Section):
 class DeployConfig(Section):
     """`[deploy]`: real devices through Flower; a simulation takes no notice of it.
 
-    `devices` is their number N. In a round each may work for `deadline` seconds (0: as long as it takes), and the server
-    waits `grace` seconds more for messages to travel and programs to start. Fewer than `min_replies` usable replies leave
-    the model as it was, and the round is repeated, at most `repeats` times. `max_norm` is the largest ||w_k - w^t|| that is
-    let in (0: any), `join_seconds` how long the server waits for all devices before the first round.
+    `devices` is their number N. In a round each may work for `deadline` seconds (0: as long as it takes), and the
+    server waits `grace` seconds more for messages to travel and programs to start. Fewer than `min_replies` usable
+    replies leave the model as it was, and the round is repeated, at most `repeats` times. `max_norm` is the largest
+    ||w_k - w^t|| that is let in (0: any), `join_seconds` how long the server waits for all devices at the start.
     """
 
     devices: CountOrZero = 0

@@ -1,7 +1,8 @@
 """A device of a real federation: it trains until its budget or its time is spent, and returns what it has.
 
 Flower starts a new process for every message. Compiled programs are kept on disk, so that only the first message on a
-machine compiles; the time that takes counts, as everything does between the arrival of a message and the last step.
+machine compiles. The time that takes counts, as everything does between the arrival of a message and the last step; only
+the measures of the work, a pass over the device's samples or two, come after it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,6 @@ class Device:
         deadline = Deadline(left)
         anchor = unflatten_names(asked.params, like=self._like)
         linear = None if asked.linear is None else resident(unflatten_names(asked.linear, like=self._like))
-        loss = self._measurer(gradients=False).measure(anchor).train_loss
         solver = self._config.solver
         local = TimedProblem(
             model=self._model,
@@ -126,7 +126,7 @@ class Device:
             params=flatten_names(to_numpy(found)),
             steps=steps,
             seconds=seconds,
-            loss=loss,
+            loss=self._measurer().measure(anchor).train_loss,
             stopped_by_time=deadline.passed,
             speed=None if pace is None else pace * samples_in_step,
             gamma=self._inexactness(local, found) if self._config.measure.gamma else None,
@@ -135,7 +135,7 @@ class Device:
     def evaluate(self, asked: Model) -> Evaluation:
         """Measure a model on the device's samples."""
         params = unflatten_names(asked.params, like=self._like)
-        [row] = self._measurer(gradients=False).per_device(params)
+        [row] = self._measurer().per_device(params)
         gradient = self._gradient(params) if self._config.measure.dissimilarity else None
         return Evaluation(
             row["train_samples"],
@@ -147,8 +147,8 @@ class Device:
             None if gradient is None else flatten_names(gradient),
         )
 
-    def _measurer(self, *, gradients: bool) -> Measurer:
-        return Measurer(self._data.population, self._resident, self._model, Workers(1), gradients=gradients)
+    def _measurer(self) -> Measurer:
+        return Measurer(self._data.population, self._resident, self._model, Workers(1), gradients=False)
 
     def _gradient(self, params: Tree) -> Tree:
         """Return grad F_k."""

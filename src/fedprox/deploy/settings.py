@@ -16,13 +16,21 @@ from typing import Any
 from fedprox.config import Config, read_toml, with_overrides
 from fedprox.errors import ConfigError
 
-__all__ = ["check_deployable", "run_settings"]
+__all__ = ["check_deployable", "project_settings", "run_settings"]
 
 
 def run_settings(file: str | Path, run_config: Mapping[str, Any]) -> Config:
     """Read the app's config and apply what `set` in the run config says."""
     overrides = shlex.split(str(run_config.get("set", "")))
     return Config.from_dict(with_overrides(read_toml(file), overrides))
+
+
+def project_settings(project: Path) -> Path:
+    """Return the settings file of an app, given the app's folder."""
+    found = sorted(project.glob("*/fedprox.toml"))
+    if not (project / "pyproject.toml").exists() or len(found) != 1:
+        raise ConfigError(f"an app must be a folder with pyproject.toml and one */fedprox.toml; got {project}")
+    return found[0]
 
 
 def check_deployable(config: Config) -> None:
