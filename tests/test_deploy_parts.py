@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Error, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ import fedprox
 from conftest import population_of
 from fake_federation import Clock, FakeGrid
 from fedprox import solvers
+from fedprox.adapters.torch import from_torch
 from fedprox.config import Config, SolverConfig
 from fedprox.deploy import server
 from fedprox.deploy.client import Device
@@ -306,6 +308,22 @@ def test_a_federation_takes_the_same_path_as_the_simulation(method, sampling, tm
     for ours, theirs in zip(result.devices, simulated.devices, strict=True):
         for key in ("device", "samples", "draws", "straggler", "epochs", "budget", "kept", "weight", "steps"):
             assert ours[key] == theirs[key], key
+
+
+def test_a_pytorch_device_takes_the_same_path_as_the_simulation_and_keeps_the_deadline(tmp_path, monkeypatch):
+    module = torch.nn.Linear(5, 3)
+    model, solver = from_torch(module)
+    config = config_of(rounds=2, devices={"per_round": 4})
+    grid = FakeGrid(config, POPULATION, model=model, solver=solver)
+    result = run(config, grid, tmp_path / "run", monkeypatch, solver=solver)
+    simulated = fedprox.train(config, population=POPULATION, model=model, solver=solver)
+    assert np.array_equal(result.params["weight"], simulated.params["weight"])
+    assert result.history[-1]["train_loss"] == pytest.approx(simulated.history[-1]["train_loss"], rel=1e-6)
+    work = grid.devices[101].work(Instruction(flatten_names(result.params), None, 3, 0.5, 10**9, 0.5))
+    assert work.stopped_by_time
+    assert 0 < work.steps < 10**9
+    expected = grid.devices[101].work(Instruction(flatten_names(result.params), None, 3, 0.5, work.steps, 0.0))
+    assert np.array_equal(work.params["weight"], expected.params["weight"])
 
 
 def test_a_resumed_server_ends_where_an_undisturbed_one_does(tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ def init(
 
     for path in write_project(folder, framework=framework.value, devices=devices):
         typer.echo(str(path))
-    typer.echo(f"\nTry it on this machine: fedprox deploy trial {folder} --out {folder / 'runs' / 'trial'}")
+    typer.echo(f"\nTry it on this machine: fedprox deploy trial {folder} --out runs/trial")
 
 
 @commands.command()

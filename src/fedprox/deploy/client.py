@@ -1,8 +1,8 @@
 """A device of a real federation: it trains until its budget or its time is spent, and returns what it has.
 
 Flower starts a new process for every message. Compiled programs are kept on disk, so that only the first message on a
-machine compiles. The time that takes counts, as everything does between the arrival of a message and the last step; only
-the measures of the work, a pass over the device's samples or two, come after it.
+machine compiles. The time that takes counts, as everything does between the arrival of a message and the last step;
+only the measures of the work, a pass over the device's samples or two, come after it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     [path.name for path in write_project(Path(folder))]
-    ['pyproject.toml', '__init__.py', 'fedprox.toml', 'task.py', 'client_app.py', 'server_app.py']
+    ['pyproject.toml', '.gitignore', '__init__.py', 'fedprox.toml', 'task.py', 'client_app.py', 'server_app.py']
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"the folder of a new app must be empty or not there yet; got {folder}")
@@ -34,6 +34,7 @@ def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 
     }
     contents = {
         folder / "pyproject.toml": _template("pyproject.toml", values),
+        folder / ".gitignore": "runs/\nkeys/\n",  # Flower leaves these out of the app as well
         app / "__init__.py": '"""FedProx on real devices."""\n',
         app / "fedprox.toml": _template("fedprox.toml", values),
         **{

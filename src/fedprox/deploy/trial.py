@@ -131,16 +131,18 @@ class Trial:
         if not (out / "summary.json").exists():
             raise RunError(f"the server of {app} ended before its run did; {self._last_words()}")
 
-    def flwr(self, *arguments: str) -> Any:
-        """Call `flwr` and return what it answers, read as JSON where it is."""
+    def flwr(self, *arguments: str) -> dict[str, Any]:
+        """Call `flwr` and return what it answers; with `--format json` it fails with exit code 0."""
         command = [str(shutil.which("flwr", path=_path())), *arguments]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RunError(f"`flwr {' '.join(arguments[:2])}` failed: {(done.stdout + done.stderr).strip()[-500:]}")
         try:
-            return json.loads(done.stdout)
+            answer = json.loads(done.stdout)
         except ValueError:
-            return done.stdout
+            answer = {"success": done.returncode == 0}
+        if done.returncode != 0 or not answer.get("success", True):
+            said = answer.get("error-message") or done.stdout + done.stderr
+            raise RunError(f"`flwr {' '.join(arguments[:2])}` failed: {' '.join(said.split())[-500:]}")
+        return answer
 
     def log(self, name: str) -> str:
         """Return what a process has said so far."""
