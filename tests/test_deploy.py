@@ -50,7 +50,7 @@ every = 1
 [deploy]
 devices = 3
 deadline = 120.0
-grace = 60.0
+grace = 120.0
 """
 
 CLIENT = """
@@ -128,7 +128,7 @@ def federation(tmp_path_factory):
         os.kill(server_process(trial), signal.SIGKILL)
         wait(lambda: not is_running(out), 20, "the server is still there")
         story["summary_after_kill"] = (out / "summary.json").exists()
-        trial.submit(folder / "app", {"out": str(out), "resume": True, "set": "deploy.deadline=6 deploy.grace=50"})
+        trial.submit(folder / "app", {"out": str(out), "resume": True, "set": "deploy.deadline=6"})
         wait((folder / "hanging").exists, 400, trial.log("superlink"))
         trial.end("node0", signal.SIGKILL)
         wait((out / "summary.json").exists, 400, trial.log("superlink"))
@@ -200,7 +200,7 @@ def test_the_round_of_the_killed_device_completes_with_the_others(federation, de
     at = row["device"].index(0)
     assert row["problem"][at] is not None
     assert row["kept"] == [device != 0 for device in row["device"]]
-    assert row["solve_seconds"] < 6 + 50 + 15
+    assert row["solve_seconds"] < 6 + 120 + 15
     assert fedprox.load_run(federation["out"]).history[-1]["measured_devices"] == 2
 
 
@@ -243,7 +243,7 @@ def test_report_and_watch_read_the_run_like_any_other(federation, tmp_path):
     for command in (
         ["report", str(federation["out"]), "--out", str(tmp_path / "report.html")],
         ["watch", str(federation["out"]), "--once"],
-        ["theory", str(federation["out"])],
+        ["export", str(federation["out"]), "--format", "csv"],
     ):
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 0, result.output

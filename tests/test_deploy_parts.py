@@ -1,6 +1,7 @@
 """The parts of a real federation, without processes: deadline, messages, checks of replies, server and roster."""
 
 import io
+import json
 import math
 import re
 import stat
@@ -13,12 +14,14 @@ import torch
 from flwr.app import Error, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import fedprox
 from conftest import population_of
 from fake_federation import Clock, FakeGrid
 from fedprox import solvers
 from fedprox.adapters.torch import from_torch
+from fedprox.cli import app
 from fedprox.config import Config, SolverConfig
 from fedprox.deploy import server
 from fedprox.deploy.client import Device
@@ -326,6 +329,14 @@ def test_a_pytorch_device_takes_the_same_path_as_the_simulation_and_keeps_the_de
     assert np.array_equal(work.params["weight"], expected.params["weight"])
 
 
+def test_a_certificate_can_be_had_for_a_real_run(tmp_path, monkeypatch):
+    sections = {"rounds": 2, "data": {"name": "synthetic_iid", "devices": 2}, "deploy": {"devices": 2}}
+    config = config_of(**sections, devices={"per_round": 2, "sampling": "proportional"}, measure={"gamma": True})
+    run(config, FakeGrid(config), tmp_path / "run", monkeypatch)
+    result = CliRunner().invoke(app, ["theory", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+
+
 def test_a_resumed_server_ends_where_an_undisturbed_one_does(tmp_path, monkeypatch):
     config = config_of(checkpoint={"every": 1})
     config = Config.from_dict({**config.to_dict(), "method": {"name": "scaffold"}})
@@ -344,6 +355,9 @@ def test_a_resumed_server_ends_where_an_undisturbed_one_does(tmp_path, monkeypat
     assert resumed.history.column("train_loss") == whole.history.column("train_loss")
     saved = fedprox.load_run(tmp_path / "run")
     assert saved.summary["ended"] == "finished"
+    trace = [json.loads(line) for line in (tmp_path / "run" / "trace.jsonl").read_text().splitlines()]
+    assert len(trace) == 4
+    assert all(row["samples_per_second"] > 0 for row in trace)
     assert len(saved.evaluation) == 4
 
 

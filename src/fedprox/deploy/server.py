@@ -29,7 +29,9 @@ from fedprox.deploy.post import Post
 from fedprox.deploy.replies import reason_to_refuse
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.settings import check_deployable, run_settings
+from fedprox.deploy.speeds import trace_rows
 from fedprox.errors import RunError
+from fedprox.files import json_line, write_atomically
 from fedprox.history import History
 from fedprox.initial import initial
 from fedprox.methods import Method
@@ -340,6 +342,8 @@ class _Run:
         }
         self._save()
         params = self.state.params
+        if (trace := trace_rows(self.devices, self.population.devices)) is not None:
+            write_atomically(self.folder.path / "trace.jsonl", "".join(map(json_line, trace)).encode())
         self.folder.finish(flatten_names(params), evaluation_rows(self.reports, self.roster.devices), summary)
         return Result(self.history, self.devices, params, summary)
 
