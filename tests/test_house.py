@@ -57,6 +57,7 @@ ORDER = [
     "training",
     "calibrate",
     "adapters",
+    "deploy",
     "saved",
     "grouping",
     "evaluate",

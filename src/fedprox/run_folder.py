@@ -41,7 +41,7 @@ __all__ = [
     "read_summary",
 ]
 
-_MAY_CHANGE = ("rounds", "engine", "checkpoint")  # on resume
+_MAY_CHANGE = ("rounds", "engine", "checkpoint", "deploy")  # on resume
 _BEGINNINGS = {"checkpoint", ".config.toml.new"}  # what a process leaves that dies before it has written a config
 
 Tensors = dict[str, np.ndarray[Any, Any]]
@@ -72,10 +72,10 @@ class RunFolder:
             raise
 
     def _open(self, config: Config, resume: bool) -> None:
-        check_usable(self.path, config, resume)
+        check_usable(self.path, config, resume=resume)
         (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.path)
-        check_usable(self.path, config, resume)  # again: another process may have come and gone before the lock
+        check_usable(self.path, config, resume=resume)  # again: another process may have come and gone before the lock
         for left_over in (*self.path.glob(".*.new"), *self.path.glob("checkpoint/.*.new")):
             left_over.unlink()
         write_atomically(self.path / "config.toml", config.to_toml().encode())
@@ -199,8 +199,8 @@ class _said_plainly:  # noqa: N801 - reads as a sentence: with _said_plainly(fol
             raise RunFolderError(f"run folder {self._path} cannot be written: {reason}") from None
 
 
-def check_usable(path: Path, config: Config, resume: bool) -> None:
-    """Refuse a folder in which the run can neither begin nor go on."""
+def check_usable(path: Path, config: Config, *, resume: bool) -> None:
+    """Refuse a folder that holds something else, or a run that is not to be continued with this config."""
     if (path / "config.toml").exists():
         if not resume:
             raise RunFolderError(f"{path} already holds a run; choose another folder, or continue it with --resume")

@@ -86,7 +86,7 @@ def train(
     traffic = traffic_of(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     clock = build_clock(config, population.devices, method, traffic)
     if out is not None:
-        check_usable(Path(out), config, resume)  # before a cluster starts
+        check_usable(Path(out), config, resume=resume)  # before a cluster starts
     with ExitStack() as open_until_the_end:
         workers = Workers(config.engine.workers if config.engine.name == "local" else 0)
         open_until_the_end.callback(workers.close)

@@ -17,6 +17,7 @@ from fedprox.config.sections import (
     METHOD_KEYS,
     CheckpointConfig,
     DataConfig,
+    DeployConfig,
     DevicesConfig,
     EngineConfig,
     MeasureConfig,
@@ -49,6 +50,7 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     compat: CompatConfig = CompatConfig()
     privacy: PrivacyConfig = PrivacyConfig()
+    deploy: DeployConfig = DeployConfig()
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Config:

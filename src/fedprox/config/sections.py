@@ -24,6 +24,7 @@ __all__ = [
     "METHOD_KEYS",
     "CheckpointConfig",
     "DataConfig",
+    "DeployConfig",
     "DevicesConfig",
     "EngineConfig",
     "MeasureConfig",
@@ -192,3 +193,21 @@ class EngineConfig(Section):
     name: Annotated[Literal["local", "ray"], Field(description="one of local, ray")] = "local"
     workers: CountOrZero = 0
     address: Text = ""
+
+
+class DeployConfig(Section):
+    """`[deploy]`: real devices through Flower; a simulation takes no notice of it.
+
+    `devices` is their number N. In a round each may work for `deadline` seconds (0: as long as it takes), and the
+    server waits `grace` seconds more for messages to travel and programs to start. Fewer than `min_replies` usable
+    replies leave the model as it was, and the round is repeated, at most `repeats` times. `max_norm` is the largest
+    ||w_k - w^t|| that is let in (0: any), `join_seconds` how long the server waits for all devices at the start.
+    """
+
+    devices: CountOrZero = 0
+    deadline: NotNegative = 0.0
+    grace: NotNegative = 30.0
+    min_replies: Count = 1
+    repeats: CountOrZero = 3
+    max_norm: NotNegative = 0.0
+    join_seconds: Positive = 300.0

@@ -60,7 +60,7 @@ class Oracle:
 
     def affords(self, answers: int) -> bool:
         """Return whether the budget is enough for that many more answers."""
-        return self.spent + answers * self._local.steps_per_epoch <= self._local.budget
+        return self._local.affords(self.spent + answers * self._local.steps_per_epoch)
 
     def rounded(self, vector: Vector) -> Vector:
         """Return a place in the parameters' own precision, as the device will report it."""

@@ -56,6 +56,18 @@ class LocalProblem:
         """What an epoch, or one gradient over all local samples, costs."""
         return int(steps_per_epoch(self.count, self.batch_size))
 
+    def affords(self, steps: int) -> bool:
+        """Return whether `steps` steps in all are within the budget."""
+        return steps <= self.budget
+
+    def fullbatch_steps(self, at_once: int = 0) -> Iterator[int]:
+        """Yield how many steps over all samples to take next, at most `at_once` (0: all), until the budget is spent."""
+        taken = 0
+        while taken < self.budget:
+            steps = min(at_once or self.budget, self.budget - taken)
+            yield steps
+            taken += steps
+
     def minibatches(
         self, piece: int, epochs_at_once: int = 0
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], int]]:
@@ -75,7 +87,7 @@ class LocalProblem:
     def batches(self) -> Iterator[NDArray[np.int32]]:
         """Yield the device's rows in each mini-batch of the budget, one after another, in the same orders."""
         if self.batch_size == 0:
-            for _ in range(self.budget):
+            for _ in self.fullbatch_steps(1):
                 yield np.arange(self.count, dtype=np.int32)
             return
         for rows, counts, steps in self.minibatches(piece=256):

@@ -61,10 +61,9 @@ class Stepwise:
         fixed = (local.problem, learning_rate, local.resident.x, local.resident.y)
         if local.batch_size == 0:
             program = fullbatch_program(local.model, self, local.resident.block)
-            at_once = local.budget if target is None else 1
-            while taken < local.budget:
-                params, state = program(params, state, *fixed, span(local.begin, local.count, at_once))
-                taken += at_once
+            for steps in local.fullbatch_steps(0 if target is None else 1):
+                params, state = program(params, state, *fixed, span(local.begin, local.count, steps))
+                taken += steps
                 if target is not None and target.is_met(params):
                     break
             return params, taken

@@ -58,7 +58,7 @@ class _SVRG:
             gradient, _ = snapshot_of(params, local.problem, local.resident.x, local.resident.y, nothing)
             rows = np.zeros((piece_of(local.batch_size), local.batch_size), np.int32)
             program(params, (params, gradient), *data, nothing, rows, rows[:, 0])
-        while taken + local.steps_per_epoch <= local.budget:
+        while local.affords(taken + local.steps_per_epoch):
             place = span(local.begin, local.count)
             gradient, norm = snapshot_of(params, local.problem, local.resident.x, local.resident.y, place)
             taken += local.steps_per_epoch

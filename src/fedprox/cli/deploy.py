@@ -1,0 +1,105 @@
+"""`fedprox deploy`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedprox.cli.app import Json, Overrides, answers_errors, app, say_json
+
+__all__ = ["Framework", "init", "keys", "trial"]
+
+commands = typer.Typer(no_args_is_help=True, help="Run on real devices, through Flower.")
+app.add_typer(commands, name="deploy")
+
+
+class Framework(StrEnum):
+    """What a device trains with."""
+
+    JAX = "jax"
+    TORCH = "torch"
+
+
+@commands.command()
+@answers_errors
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder for the new app.")],
+    framework: Annotated[Framework, typer.Option(help="What the devices train with.")] = Framework.JAX,
+    devices: Annotated[int, typer.Option(min=1, help="How many devices there are.")] = 3,
+) -> None:
+    """Write a Flower app that is ready to run: settings, task, client app and server app.
+
+    Example: fedprox deploy init hospital --devices 10
+    """
+    from fedprox.deploy.new_project import write_project
+
+    for path in write_project(folder, framework=framework.value, devices=devices):
+        typer.echo(str(path))
+    typer.echo(f"\nTry it on this machine: fedprox deploy trial {folder} --out runs/trial")
+
+
+@commands.command()
+@answers_errors
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder for certificates and keys.")],
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes get a key.")] = 3,
+    host: Annotated[
+        list[str], typer.Option("--host", help="A name or address under which nodes reach the server; repeat it.")
+    ] = ["localhost", "127.0.0.1"],  # noqa: B006 - Typer reads the default and never changes it
+    days: Annotated[int, typer.Option(min=1, help="How long the certificates are valid.")] = 365,
+) -> None:
+    """Make what a secure federation needs: an authority, the server's certificate, and a key for each node.
+
+    Example: fedprox deploy keys keys --nodes 10 --host fl.example.org
+    """
+    from fedprox.deploy.keys import write_keys
+
+    write_keys(folder, nodes=nodes, hosts=host, days=days)
+    typer.echo(f"{folder}: ca.crt goes to every node, server.pem and server.key to the server, nodeK to node K")
+
+
+@commands.command()
+@answers_errors
+def trial(
+    project: Annotated[Path, typer.Argument(metavar="APP", help="The folder of the app.")],
+    out: Annotated[Path, typer.Option(help="The run folder.")],
+    set_: Overrides = [],  # noqa: B006 - Typer reads the default and never changes it
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run an app on this machine: a SuperLink and a SuperNode for each device, stopped again at the end.
+
+    Example: fedprox deploy trial hospital --out runs/trial -s rounds=3
+    """
+    import shlex
+    import shutil
+    import tempfile
+
+    from fedprox.deploy.settings import check_deployable, project_settings, run_settings
+    from fedprox.deploy.trial import Trial
+    from fedprox.run_folder import check_usable, read_summary
+    from fedprox.signals import exits_on_termination
+    from fedprox.words import summary_lines
+
+    overrides = shlex.join(set_)
+    config = run_settings(project_settings(project), {"set": overrides})
+    check_deployable(config)
+    check_usable(out, config, resume=resume)
+    place = Path(tempfile.mkdtemp(prefix="fedprox-trial-"))
+    with exits_on_termination(), Trial(place, config.deploy.devices, secure=not insecure) as federation:
+        if not as_json:
+            typer.echo(
+                f"{config.deploy.devices} nodes are connected to {federation.address}; logs in {place}", err=True
+            )
+        federation.run(project, out, {"set": overrides, "resume": resume})
+    shutil.rmtree(place)
+    summary = read_summary(out) or {}
+    if as_json:
+        say_json({"out": str(out), "summary": summary})
+    else:
+        for text in (*summary_lines(summary), f"run folder: {out}"):
+            typer.echo(text)

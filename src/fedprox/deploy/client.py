@@ -1,0 +1,182 @@
+"""A device of a real federation: it trains until its budget or its time is spent, and returns what it has.
+
+Flower starts a new process for every message. Compiled programs are kept on disk, so that only the first message on a
+machine compiles. The time that takes counts, as everything does between the arrival of a message and the last step;
+only the measures of the work, a pass over the device's samples or two, come after it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedprox import methods
+from fedprox.config import Config
+from fedprox.deploy.deadline import Deadline, TimedProblem
+from fedprox.deploy.device_data import DeviceData
+from fedprox.deploy.messages import Evaluation, Instruction, Introduction, Model, Work
+from fedprox.deploy.settings import run_settings
+from fedprox.errors import ConfigError
+from fedprox.inexactness import gradient_norm_program, inexactness
+from fedprox.initial import initial
+from fedprox.measures import Measurer
+from fedprox.models import Model as LocalModel
+from fedprox.resident import Resident, resident, scalar
+from fedprox.runtime import Workers, compiled, prepare
+from fedprox.solver_choice import solver_of
+from fedprox.solvers import Solver
+from fedprox.solvers.solver import span
+from fedprox.subproblem import Subproblem, device_gradient
+from fedprox.trees import Tree, flatten_names, to_numpy, unflatten_names
+
+__all__ = ["Device", "client_app"]
+
+
+def client_app(
+    settings: str | Path,
+    model: Callable[[Config], LocalModel],
+    data: Callable[[Config, int], DeviceData],
+    solver: Callable[[Config], Solver] | None = None,
+) -> ClientApp:
+    """Return the Flower app of a device.
+
+    Args:
+      settings: the app's TOML file, the same as the server's.
+      model: the model for a config.
+      data: the samples of this device, given its number: the `partition-id` of the node's config.
+      solver: the local solver for a config, where it is not one that the config names.
+    """
+    app = ClientApp()
+
+    def device(context: Context) -> Device:
+        prepare()
+        config = run_settings(settings, context.run_config)
+        own = data(config, _number_of(context))
+        return Device(config, model(config), own, solver(config) if solver is not None else None)
+
+    @app.query()
+    def introduce(message: Message, context: Context) -> Message:
+        config = run_settings(settings, context.run_config)
+        return _reply(introduction(data(config, _number_of(context))), message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrived = time.monotonic()
+        return _reply(device(context).work(Instruction.from_records(message.content), arrived), message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return _reply(device(context).evaluate(Model.from_records(message.content)), message)
+
+    return app
+
+
+def introduction(data: DeviceData) -> Introduction:
+    """Return who a device says it is."""
+    return Introduction(data.device, len(data.population.train), len(data.population.test))
+
+
+class Device:
+    """A device with its data: what it does with the messages of the server."""
+
+    def __init__(self, config: Config, model: LocalModel, data: DeviceData, solver: Solver | None = None) -> None:
+        self._config, self._model, self._data = config, model, data
+        self._solver = solver_of(config, solver, methods.build(config.method))(data.device)
+        self._like = initial(config, model)
+        self._resident = Resident.of(data.population.train)
+
+    def work(self, asked: Instruction, arrived: float | None = None) -> Work:
+        """Work on the subproblem until the budget or the time is spent."""
+        started = time.monotonic() if arrived is None else arrived
+        left = asked.seconds - (time.monotonic() - started) if asked.seconds else math.inf
+        deadline = Deadline(left)
+        anchor = unflatten_names(asked.params, like=self._like)
+        linear = None if asked.linear is None else resident(unflatten_names(asked.linear, like=self._like))
+        solver = self._config.solver
+        local = TimedProblem(
+            model=self._model,
+            problem=Subproblem(resident(anchor), scalar(asked.mu), linear),
+            samples=self._data.samples,
+            resident=self._resident,
+            device=self._data.device,
+            round=asked.round,
+            seed=self._config.seed,
+            budget=asked.budget,
+            batch_size=solver.batch_size,
+            learning_rate=solver.learning_rate,
+            gamma=solver.gamma,
+            deadline=deadline,
+        )
+        found, steps = self._solver.solve(local)
+        deadline.stop()
+        seconds = time.monotonic() - started
+        samples_in_step = local.count / local.steps_per_epoch
+        pace = deadline.steps_per_second
+        return Work(
+            params=flatten_names(to_numpy(found)),
+            steps=steps,
+            seconds=seconds,
+            loss=self._measurer().measure(anchor).train_loss,
+            stopped_by_time=deadline.passed,
+            speed=None if pace is None else pace * samples_in_step,
+            gamma=self._inexactness(local, found) if self._config.measure.gamma else None,
+        )
+
+    def evaluate(self, asked: Model) -> Evaluation:
+        """Measure a model on the device's samples."""
+        params = unflatten_names(asked.params, like=self._like)
+        [row] = self._measurer().per_device(params)
+        gradient = self._gradient(params) if self._config.measure.dissimilarity else None
+        return Evaluation(
+            row["train_samples"],
+            row["train_loss"],
+            row["train_accuracy"],
+            row["test_samples"],
+            row["test_loss"],
+            row["test_accuracy"],
+            None if gradient is None else flatten_names(gradient),
+        )
+
+    def _measurer(self) -> Measurer:
+        return Measurer(self._data.population, self._resident, self._model, Workers(1), gradients=False)
+
+    def _gradient(self, params: Tree) -> Tree:
+        """Return grad F_k."""
+        program = _gradient_program(self._model, self._resident.block)
+        count = np.int32(len(self._data.population.train))
+        return to_numpy(program(resident(params), self._resident.x, self._resident.y, count))
+
+    def _inexactness(self, local: TimedProblem, params: Tree) -> float:
+        program = gradient_norm_program(self._model, self._resident.block)
+        data = (local.problem, self._resident.x, self._resident.y, span(local.begin, local.count))
+        return inexactness(float(program(params, *data)), float(program(local.problem.anchor, *data)))
+
+
+@lru_cache(maxsize=8)
+def _gradient_program(model: LocalModel, block: int) -> Callable[..., Any]:
+    def program(params: Tree, x: jax.Array, y: jax.Array, count: jax.Array) -> Tree:
+        return device_gradient(model, params, x, y, jnp.int32(0), count, block)
+
+    return compiled(program)
+
+
+def _reply(said: Any, to: Message) -> Message:
+    records: RecordDict = said.to_records()
+    return Message(records, reply_to=to)
+
+
+def _number_of(context: Context) -> int:
+    number = context.node_config.get("partition-id")
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ConfigError(f"the node's config must hold partition-id, a whole number >= 0; got {number!r}")
+    return number

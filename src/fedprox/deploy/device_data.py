@@ -1,0 +1,86 @@
+"""What one device holds: its own samples and its number in the population, and nothing of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedprox.errors import DataError
+from fedprox.population import Population, Samples
+
+__all__ = ["DeviceData", "sizes_only"]
+
+
+@dataclass(frozen=True)
+class DeviceData:
+    """The samples of one device.
+
+    Attributes:
+      device: its number in the population, from 0 on; everything random on it is drawn for that number.
+      population: the same samples as a population of one, to measure on.
+    """
+
+    device: int
+    population: Population
+
+    @classmethod
+    def from_arrays(
+        cls, device: int, x: ArrayLike, y: ArrayLike, *, test: ArrayLike | None = None, seed: int = 0
+    ) -> DeviceData:
+        """Take the examples of a device.
+
+        Args:
+          x, y: (rows, ...) examples and (rows,) labels from 0 on, or real targets.
+          test: (rows,) true for test rows; without it a fifth of the rows, drawn with `seed`.
+
+        >>> data = DeviceData.from_arrays(7, x=[[1.0], [2.0]], y=[0, 1])
+        >>> data.device, data.samples.size(7)
+        (7, 2)
+        """
+        return cls(device, Population.from_arrays(x, y, np.zeros(len(np.asarray(y)), int), test=test, seed=seed))
+
+    @classmethod
+    def of(cls, population: Population, device: int) -> DeviceData:
+        """Take one device out of a population, and leave the others behind."""
+        if not 0 <= device < population.devices:
+            raise DataError(f"a device's number must be from 0 to {population.devices - 1}; got {device}")
+        alone = Population(
+            _alone(population.train, device),
+            _alone(population.test, device),
+            population.classes,
+            [population.name(device)],
+            population.extras,
+        )
+        return cls(device, alone)
+
+    @property
+    def samples(self) -> Samples:
+        """The training samples under the device's own number; the devices before it are empty here."""
+        train = self.population.train
+        offsets = np.zeros(self.device + 2, np.int64)
+        offsets[-1] = len(train)
+        return Samples(train.x, train.y, offsets)
+
+
+def sizes_only(train: list[int], test: list[int]) -> Population:
+    """Return a population of which only the sizes are known, as the server knows it: one entry for each device.
+
+    >>> population = sizes_only([3, 1], [1, 0])
+    >>> population.devices, population.masses.tolist()
+    (2, [0.75, 0.25])
+    """
+    return Population(_nothing_but_sizes(train), _nothing_but_sizes(test), classes=0)
+
+
+def _alone(samples: Samples, device: int) -> Samples:
+    x, y = samples.of(device)
+    return Samples(x, y, np.array([0, len(y)]))
+
+
+def _nothing_but_sizes(sizes: list[int]) -> Samples:
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    rows: NDArray[Any] = np.broadcast_to(np.float32(0), (int(offsets[-1]),))  # takes no memory
+    return Samples(rows, rows, offsets)

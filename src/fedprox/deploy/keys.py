@@ -1,0 +1,120 @@
+"""Certificates and keys for a federation: who may speak to whom, and who can prove to be who.
+
+    ca.crt, ca.key        the authority that signs the server's certificate; ca.crt goes to every node
+    server.pem, .key      the server's certificate for the names it is reached under, and its key
+    nodeK, nodeK.pub      the key of each node, and its public half, which is registered with the server
+
+Private keys are readable by their owner alone. They are made on one machine for convenience; in earnest a node makes
+its own key and hands out the public half (`ssh-keygen -t ecdsa -b 384`), and ca.key is kept away from the server.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedprox.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+__all__ = ["write_keys"]
+
+
+def write_keys(folder: Path, *, nodes: int, hosts: Sequence[str] = ("localhost", "127.0.0.1"), days: int = 365) -> None:
+    """Write the certificates and keys of a federation into a new or empty folder.
+
+    Args:
+      nodes: how many nodes get a key.
+      hosts: the names and addresses under which nodes reach the server.
+      days: how long the certificates are valid.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"the folder for keys must be empty or not there yet; got {folder}")
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    ca, certificate = _certificates(authority, server, hosts, days)
+    pem, none = serialization.Encoding.PEM, serialization.NoEncryption()
+    for name, key in (("ca.key", authority), ("server.key", server)):
+        _write_private(folder / name, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, none))
+    (folder / "ca.crt").write_bytes(ca.public_bytes(pem))
+    (folder / "server.pem").write_bytes(certificate.public_bytes(pem))
+    for number in range(nodes):
+        node = ec.generate_private_key(ec.SECP384R1())
+        _write_private(folder / f"node{number}", node.private_bytes(pem, serialization.PrivateFormat.OpenSSH, none))
+        public = node.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        (folder / f"node{number}.pub").write_bytes(public + f" node{number}\n".encode())
+
+
+def _certificates(
+    authority: EllipticCurvePrivateKey, server: EllipticCurvePrivateKey, hosts: Sequence[str], days: int
+) -> tuple[x509.Certificate, x509.Certificate]:
+    """Return the authority's own certificate and the one it signs for the server."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    now = datetime.datetime.now(datetime.UTC)
+
+    def unsigned(name: str, key: EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedprox authority")]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
+            .not_valid_after(now + datetime.timedelta(days=days))
+        )
+
+    usage = {
+        "digital_signature": True,
+        "content_commitment": False,
+        "key_encipherment": False,
+        "data_encipherment": False,
+        "key_agreement": False,
+        "encipher_only": False,
+        "decipher_only": False,
+    }
+    identity = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
+    ca = (
+        unsigned("fedprox authority", authority)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.KeyUsage(key_cert_sign=True, crl_sign=True, **usage), critical=True)
+        .add_extension(identity, critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    certificate = (
+        unsigned(hosts[0], server)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.KeyUsage(key_cert_sign=False, crl_sign=False, **usage), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(server.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identity), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    return ca, certificate
+
+
+def _name(host: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)

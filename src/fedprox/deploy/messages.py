@@ -1,0 +1,250 @@
+"""What goes over the wire: named arrays and a few numbers, in Flower's records.
+
+    to a device    train: w^t, the linear term c_k where there is one, round, mu, budget, seconds
+                   evaluate: w
+                   query: nothing
+    back           train: w_k, steps, seconds, samples per second, F_k(w^t), gamma
+                   evaluate: loss and accuracy on its samples; where the dissimilarity is measured, grad F_k(w)
+                   query: its number and how many samples it has
+
+A device solves the one subproblem h_k (Equation 2 with a linear term) and sends back its iterate, whatever the method:
+what else a method makes of it, and what it remembers for a device, stays on the server.
+
+Arrays travel as the bytes of `.npy` files. They are read by `read_array`, which takes plain numbers only and trusts
+no length that the bytes do not bear out; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedprox.errors import RunError
+
+__all__ = [
+    "Evaluation",
+    "Instruction",
+    "Introduction",
+    "Model",
+    "Named",
+    "Work",
+    "WrongMessageError",
+    "read_array",
+]
+
+Named = dict[str, NDArray[Any]]
+
+_ARRAYS, _LINEAR, _VALUES = "arrays", "linear", "values"
+
+
+class WrongMessageError(RunError):
+    """A message that does not hold what it should."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What a device is asked to do in a round."""
+
+    params: Named  # w^t
+    linear: Named | None  # c_k
+    round: int
+    mu: float
+    budget: int  # in mini-batch steps
+    seconds: float  # it may work; 0: as long as it takes
+
+    def to_records(self) -> RecordDict:
+        """Return the message."""
+        values = {"round": self.round, "mu": self.mu, "budget": self.budget, "seconds": self.seconds}
+        return _records(values, self.params, self.linear)
+
+    @classmethod
+    def from_records(cls, records: RecordDict) -> Instruction:
+        """Read the message."""
+        values = _values(records)
+        linear = _arrays(records, _LINEAR) if _LINEAR in records.array_records else None
+        return cls(
+            _arrays(records, _ARRAYS),
+            linear,
+            _whole(values, "round"),
+            _number(values, "mu"),
+            _whole(values, "budget"),
+            _number(values, "seconds"),
+        )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a device has done in a round."""
+
+    params: Named  # w_k
+    steps: int
+    seconds: float  # from the arrival of the message until the work was done
+    loss: float  # F_k(w^t)
+    stopped_by_time: bool
+    speed: float | None = None  # samples per second
+    gamma: float | None = None
+
+    def to_records(self) -> RecordDict:
+        """Return the message."""
+        values: dict[str, Any] = {
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "loss": self.loss,
+            "stopped-by-time": self.stopped_by_time,
+        }
+        values |= {name: value for name, value in (("speed", self.speed), ("gamma", self.gamma)) if value is not None}
+        return _records(values, self.params)
+
+    @classmethod
+    def from_records(cls, records: RecordDict) -> Work:
+        """Read the message."""
+        values = _values(records)
+        return cls(
+            _arrays(records, _ARRAYS),
+            _whole(values, "steps"),
+            _number(values, "seconds"),
+            _number(values, "loss"),
+            bool(values.get("stopped-by-time", False)),
+            _number(values, "speed") if "speed" in values else None,
+            _number(values, "gamma") if "gamma" in values else None,
+        )
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that a device is asked to measure."""
+
+    params: Named
+
+    def to_records(self) -> RecordDict:
+        """Return the message."""
+        return _records({}, self.params)
+
+    @classmethod
+    def from_records(cls, records: RecordDict) -> Model:
+        """Read the message."""
+        return cls(_arrays(records, _ARRAYS))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a device measures of a model, over its own samples."""
+
+    train_samples: int
+    train_loss: float  # mean
+    train_accuracy: float | None
+    test_samples: int
+    test_loss: float | None
+    test_accuracy: float | None
+    gradient: Named | None = None  # grad F_k
+
+    def to_records(self) -> RecordDict:
+        """Return the message."""
+        names = ("train_samples", "train_loss", "train_accuracy", "test_samples", "test_loss", "test_accuracy")
+        values = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return _records(values, self.gradient)
+
+    @classmethod
+    def from_records(cls, records: RecordDict) -> Evaluation:
+        """Read the message."""
+        values = _values(records)
+
+        def known(name: str) -> float | None:
+            return _number(values, name) if name in values else None
+
+        return cls(
+            _whole(values, "train_samples"),
+            _number(values, "train_loss"),
+            known("train_accuracy"),
+            _whole(values, "test_samples"),
+            known("test_loss"),
+            known("test_accuracy"),
+            _arrays(records, _ARRAYS) if _ARRAYS in records.array_records else None,
+        )
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """Who a node says it is."""
+
+    device: int
+    train_samples: int
+    test_samples: int
+
+    def to_records(self) -> RecordDict:
+        """Return the message."""
+        return _records({"device": self.device, "train_samples": self.train_samples, "test_samples": self.test_samples})
+
+    @classmethod
+    def from_records(cls, records: RecordDict) -> Introduction:
+        """Read the message."""
+        values = _values(records)
+        names = ("device", "train_samples", "test_samples")
+        device, train, test = (_whole(values, name) for name in names)
+        if train < 1:
+            raise WrongMessageError(f"`train_samples` must be a whole number >= 1; got {train}")
+        return cls(device, train, test)
+
+
+def read_array(data: bytes) -> NDArray[Any]:
+    """Return the array in the bytes of a `.npy` file; only plain numbers, and as many bytes as its header says.
+
+    >>> buffer = io.BytesIO()
+    >>> np.save(buffer, np.array([1.5, 2.5], np.float32))
+    >>> read_array(buffer.getvalue())
+    array([1.5, 2.5], dtype=float32)
+    """
+    file = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, is_fortran, dtype = read(file)
+    except (KeyError, ValueError, SyntaxError, EOFError) as error:
+        raise WrongMessageError(f"an array must be the bytes of a .npy file: {error}") from None
+    if dtype.kind not in "fiu":
+        raise WrongMessageError(f"an array must hold plain numbers; got {dtype}")
+    rest = memoryview(data)[file.tell() :]
+    if len(rest) != math.prod(shape) * dtype.itemsize:
+        raise WrongMessageError(f"an array of shape {shape} and {dtype} must not have {len(rest)} bytes")
+    return np.frombuffer(rest, dtype).reshape(shape, order="F" if is_fortran else "C")
+
+
+def _records(values: Mapping[str, Any], arrays: Named | None = None, linear: Named | None = None) -> RecordDict:
+    records: dict[str, Any] = {_VALUES: ConfigRecord(dict(values))}
+    for key, named in ((_ARRAYS, arrays), (_LINEAR, linear)):
+        if named is not None:
+            records[key] = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in named.items()})
+    return RecordDict(records)
+
+
+def _arrays(records: RecordDict, key: str) -> Named:
+    if key not in records.array_records:
+        raise WrongMessageError(f"a message must hold the arrays {key!r}; it has none")
+    return {name: read_array(array.data) for name, array in records.array_records[key].items()}
+
+
+def _values(records: RecordDict) -> Mapping[str, Any]:
+    if _VALUES not in records.config_records:
+        raise WrongMessageError("a message must hold values; it has none")
+    return records.config_records[_VALUES]
+
+
+def _whole(values: Mapping[str, Any], name: str) -> int:
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise WrongMessageError(f"`{name}` must be a whole number >= 0; got {value!r}")
+    return value
+
+
+def _number(values: Mapping[str, Any], name: str) -> float:
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise WrongMessageError(f"`{name}` must be a number; got {value!r}")
+    return float(value)

@@ -1,0 +1,54 @@
+"""A new Flower app: settings, task, client app and server app, made of our parts and ready to run."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from fedprox.errors import ConfigError
+
+__all__ = ["Framework", "write_project"]
+
+Framework = Literal["jax", "torch"]
+
+_DEPENDENCY = {"jax": "fedprox[flower]", "torch": "fedprox[flower,torch]"}
+
+
+def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 3) -> list[Path]:
+    """Write the app into a new or empty folder and return its files.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in write_project(Path(folder))]
+    ['pyproject.toml', '.gitignore', '__init__.py', 'fedprox.toml', 'task.py', 'client_app.py', 'server_app.py']
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"the folder of a new app must be empty or not there yet; got {folder}")
+    app = folder / "federation"
+    app.mkdir(parents=True)
+    values = {
+        "dependency": _DEPENDENCY[framework],
+        "devices": str(devices),
+        "out": str((folder / "runs" / "first").absolute()),
+    }
+    contents = {
+        folder / "pyproject.toml": _template("pyproject.toml", values),
+        folder / ".gitignore": "runs/\nkeys/\n",  # Flower leaves these out of the app as well
+        app / "__init__.py": '"""FedProx on real devices."""\n',
+        app / "fedprox.toml": _template("fedprox.toml", values),
+        **{
+            app / f"{part}.py": _template(f"{part}-{framework}.py", values)
+            for part in ("task", "client_app", "server_app")
+        },
+    }
+    for path, text in contents.items():
+        path.write_text(text, encoding="utf-8")
+    return list(contents)
+
+
+def _template(name: str, values: dict[str, str]) -> str:
+    text = (files("fedprox.deploy") / "project" / f"{name}.template").read_text(encoding="utf-8")
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", value)
+    return text

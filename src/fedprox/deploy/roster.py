@@ -1,0 +1,107 @@
+"""Who is there: which node is which device of the population, and how many samples it has.
+
+Flower's node ids are random, and without authentication new at every start. So each node is asked who it is, once: it
+answers the `partition-id` of its node config. That is the device's number, under which everything is drawn.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from flwr.app import MessageType, RecordDict
+
+from fedprox.deploy.device_data import sizes_only
+from fedprox.deploy.messages import Introduction, WrongMessageError
+from fedprox.deploy.post import Post
+from fedprox.errors import RunError
+from fedprox.population import Population
+
+__all__ = ["Roster"]
+
+_LOG = logging.getLogger("fedprox.deploy")
+
+
+class Roster:
+    """The devices of a federation, from 0 to N - 1."""
+
+    def __init__(
+        self,
+        devices: int,
+        post: Post,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._devices = devices
+        self._post = post
+        self._now, self._sleep = now, sleep
+        self._asked: set[int] = set()
+        self._known: dict[int, Introduction] = {}  # device -> what it said
+        self._nodes: dict[int, int] = {}  # device -> node
+        self.turned_away: list[str] = []  # introductions that were not accepted, and why
+
+    def gather(self, seconds: float) -> None:
+        """Wait until every device has introduced itself."""
+        end = self._now() + seconds
+        while True:
+            self.meet(max(end - self._now(), 1.0))
+            missing = [device for device in range(self._devices) if device not in self._nodes]
+            if not missing:
+                return
+            if self._now() >= end:
+                why = f"; turned away: {'; '.join(self.turned_away)}" if self.turned_away else ""
+                raise RunError(
+                    f"all {self._devices} devices must join within {seconds:g} seconds (`deploy.join_seconds`); "
+                    f"device {missing[0]} has not{why}"
+                )
+            self._sleep(0.5)
+
+    def meet(self, seconds: float) -> None:
+        """Ask the nodes that are new who they are."""
+        new = self._post.online() - self._asked
+        if not new:
+            return
+        self._asked |= new
+        answers = self._post.ask({node: RecordDict() for node in sorted(new)}, MessageType.QUERY, seconds=seconds)
+        for node, answer in answers.items():
+            if answer.records is None:
+                self._turn_away(node, str(answer.problem))
+                if len(self._nodes) < self._devices:
+                    self._asked.discard(node)  # it may do better later
+                continue
+            try:
+                self._accept(node, Introduction.from_records(answer.records))
+            except WrongMessageError as error:
+                self._turn_away(node, str(error))
+
+    def node(self, device: int) -> int:
+        """Return the node of a device."""
+        return self._nodes[device]
+
+    def samples(self, device: int) -> Introduction:
+        """Return what a device said of itself."""
+        return self._known[device]
+
+    @property
+    def devices(self) -> range:
+        """The devices."""
+        return range(self._devices)
+
+    def population(self) -> Population:
+        """Return the population as the server knows it: its sizes."""
+        said = [self._known[device] for device in self.devices]
+        return sizes_only([one.train_samples for one in said], [one.test_samples for one in said])
+
+    def _accept(self, node: int, said: Introduction) -> None:
+        if said.device >= self._devices:
+            self._turn_away(node, f"its partition-id must be below {self._devices}; got {said.device}")
+        elif said.device in self._nodes and self._nodes[said.device] in self._post.online():
+            self._turn_away(node, f"device {said.device} is already here, as node {self._nodes[said.device]}")
+        else:
+            self._known.setdefault(said.device, said)
+            self._nodes[said.device] = node
+
+    def _turn_away(self, node: int, why: str) -> None:
+        self.turned_away.append(f"node {node}: {why}")
+        _LOG.warning("node %d is not part of the federation: %s", node, why)

@@ -1,0 +1,351 @@
+"""The server of a real federation: Algorithm 2 over Flower.
+
+Round by round it draws devices under their own numbers, sends each w^t, mu and a budget, waits until the deadline,
+refuses bad replies, merges the others, and writes the same run folder as a simulation. It can be killed at any moment
+and resumed from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import flwr
+import numpy as np
+from flwr.app import Context, MessageType
+from flwr.serverapp import Grid, ServerApp
+
+from fedprox import __version__, methods, mu
+from fedprox.config import Config
+from fedprox.deploy.measuring import evaluation_rows, pooled, reason_to_ignore
+from fedprox.deploy.merge import Merged, linear_terms, merge
+from fedprox.deploy.messages import Evaluation, Instruction, Model, Named, Work, WrongMessageError
+from fedprox.deploy.post import Post
+from fedprox.deploy.replies import reason_to_refuse
+from fedprox.deploy.roster import Roster
+from fedprox.deploy.settings import check_deployable, run_settings
+from fedprox.deploy.speeds import trace_rows
+from fedprox.errors import RunError
+from fedprox.files import json_line, write_atomically
+from fedprox.history import History
+from fedprox.initial import initial
+from fedprox.methods import Method
+from fedprox.models import Model as LocalModel
+from fedprox.plan import RoundPlan, plan_round
+from fedprox.result import Result
+from fedprox.rows import finite, gamma_summary
+from fedprox.run_folder import Checkpoint, RunFolder, is_measured, read_history
+from fedprox.sampling import check_sampling
+from fedprox.solver_choice import solver_of
+from fedprox.solvers import Solver
+from fedprox.state import State
+from fedprox.stopping import Outcome
+from fedprox.trees import flatten_names
+
+__all__ = ["run_federation", "server_app"]
+
+_LOG = logging.getLogger("fedprox.deploy")
+
+
+def server_app(
+    settings: str | Path,
+    model: Callable[[Config], LocalModel],
+    solver: Callable[[Config], Solver] | None = None,
+) -> ServerApp:
+    """Return the Flower app of the server.
+
+    Args:
+      settings: the app's TOML file; Flower's run config may change it (`set`), names the run folder (`out`) and says
+        whether to continue what is there (`resume`).
+      model: the model for a config.
+      solver: the local solver for a config, where it is not one that the config names.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = run_settings(settings, context.run_config)
+        own = solver(config) if solver is not None else None
+        resume = bool(context.run_config.get("resume", False))
+        run_federation(config, model(config), grid, str(context.run_config["out"]), solver=own, resume=resume)
+
+    return app
+
+
+def run_federation(
+    config: Config,
+    model: LocalModel,
+    grid: Any,
+    out: str | Path,
+    *,
+    solver: Solver | None = None,
+    resume: bool = False,
+) -> Result:
+    """Run a federation over a Flower `Grid` and write its run folder."""
+    started = time.perf_counter()
+    check_deployable(config)
+    method = methods.build(config.method)
+    solver_for = solver_of(config, solver, method)
+    params = initial(config, model)
+    state = State(params, method.start(params), mu.build(config.method, config.solver.learning_rate))
+    folder = RunFolder(out, config, resume=resume)
+    try:
+        return _Run(config, method, solver_for, state, Post(grid), folder, started).to_the_end()
+    finally:
+        folder.close()
+
+
+@dataclass(frozen=True)
+class _Collected:
+    """What came of asking the devices of a round, by device."""
+
+    work: dict[int, Work]  # the replies that may be merged
+    problems: dict[int, str]  # why there is none, or why it was refused
+    seconds: dict[int, float]  # from sending to receiving
+
+
+class _Run:
+    """A run under way."""
+
+    def __init__(
+        self,
+        config: Config,
+        method: Method,
+        solver_of: Callable[[int], Solver],
+        state: State,
+        post: Post,
+        folder: RunFolder,
+        started: float,
+    ) -> None:
+        self.config, self.method, self.solver_of = config, method, solver_of
+        self.state, self.post, self.folder, self.started = state, post, folder, started
+        self.roster = Roster(config.deploy.devices, post)
+        self.history, self.devices, self.outcome = History(), History(), Outcome()
+        self.reports: dict[int, Evaluation] = {}
+        self.reported_round = -1
+        self.refused = 0
+
+    def to_the_end(self) -> Result:
+        """Run all rounds that are left."""
+        self.roster.gather(self.config.deploy.join_seconds)
+        self.population = self.roster.population()
+        check_sampling(self.config.devices.sampling, self.config.devices.per_round, self.population.devices)
+        if not self._went_back():
+            self._measure({"solve_seconds": 0.0}, mu.Signals(None))
+            self._save()
+        ended = "finished"
+        while self.state.round < self.config.rounds:
+            record, signals = self._run_round()
+            self._measure(record, signals)
+            self.devices.append(record)
+            self.folder.devices(record)
+            reason = self._reason_to_stop()
+            if reason or self.state.round % self.config.checkpoint.every == 0:
+                self._save()
+            if reason:
+                ended = reason
+                break
+        return self._finish(ended)
+
+    def _run_round(self) -> tuple[dict[str, Any], mu.Signals]:
+        """Take one round t -> t + 1, as often as it needs, and return its record and what mu may learn from it."""
+        clock, late = time.perf_counter(), self.post.late
+        state, deploy = self.state, self.config.deploy
+        plan = plan_round(self.config, self.population, self.method, state.round + 1)
+        self.roster.meet(deploy.grace)
+        repeated: list[dict[str, str]] = []
+        while True:
+            collected = self._collect(plan)
+            if len(collected.work) >= min(deploy.min_replies, int(plan.kept.sum())):
+                break
+            repeated.append({str(device): problem for device, problem in collected.problems.items()})
+            _LOG.warning("round %d has %d usable replies and is repeated", plan.round, len(collected.work))
+            if len(repeated) > deploy.repeats:
+                self._save()
+                raise RunError(
+                    f"round {plan.round} must have {deploy.min_replies} usable replies (`deploy.min_replies`); it had "
+                    f"fewer {len(repeated)} times: {repeated[-1]}"
+                )
+        masses = self.population.masses
+        merged = merge(self.config, self.method, self.solver_of, state, plan, masses, collected.work)
+        used_mu = self.method.mu(state.mu.mu)
+        state.params, state.server, state.round = merged.params, merged.server, plan.round
+        state.devices |= merged.remembered
+        record = {
+            "round": plan.round,
+            "solve_seconds": time.perf_counter() - clock,
+            **plan.record(),
+            **self._outcome_of(plan, collected, merged),
+            "mu": used_mu,
+            "late": self.post.late - late,
+            **({"repeated": repeated} if repeated else {}),
+        }
+        return record, merged.signals
+
+    def _collect(self, plan: RoundPlan) -> _Collected:
+        """Ask the devices of a round, and sort their answers into work and problems."""
+        deploy, anchor = self.config.deploy, flatten_names(self.state.params)
+        asked = {
+            int(device): int(budget)
+            for device, budget, keep in zip(plan.cohort.devices, plan.work.budget, plan.kept, strict=True)
+            if keep
+        }
+        linear = linear_terms(self.method, self.state, list(asked))
+        used_mu = self.method.mu(self.state.mu.mu)
+        messages = {
+            self.roster.node(device): Instruction(
+                anchor, linear[device], plan.round, used_mu, budget, deploy.deadline
+            ).to_records()
+            for device, budget in asked.items()
+        }
+        wait = deploy.deadline + deploy.grace if deploy.deadline else 0.0
+        answers = self.post.ask(messages, MessageType.TRAIN, seconds=wait, group=str(plan.round))
+        collected = _Collected({}, {}, {})
+        for device, budget in asked.items():
+            answer = answers[self.roster.node(device)]
+            collected.seconds[device] = answer.seconds
+            if answer.records is None:
+                collected.problems[device] = str(answer.problem)
+                continue
+            try:
+                work = Work.from_records(answer.records)
+                reason = reason_to_refuse(work, anchor, budget=budget, max_norm=deploy.max_norm)
+            except WrongMessageError as error:
+                reason = str(error)
+            if reason is None:
+                collected.work[device] = work
+            else:
+                collected.problems[device] = f"refused: {reason}"
+                self.refused += 1
+                _LOG.warning("round %d: the reply of device %d is refused: %s", plan.round, device, reason)
+        return collected
+
+    def _outcome_of(self, plan: RoundPlan, collected: _Collected, merged: Merged) -> dict[str, Any]:
+        """Return what a round adds to the record of its plan, in the order of its list."""
+        devices = plan.cohort.devices.tolist()
+        work = [collected.work.get(device) for device in devices]
+        return {
+            "straggler": merged.straggler.tolist(),
+            "kept": merged.kept.tolist(),
+            "weight": merged.weights.tolist(),
+            "failed": [device in collected.problems for device in devices],
+            "problem": [collected.problems.get(device) for device in devices],
+            "steps": [one.steps if one else 0 for one in work],
+            "seconds": [one and one.seconds for one in work],
+            "waited": [collected.seconds.get(device) for device in devices],
+            "speed": [one and one.speed for one in work],
+            "loss": [one and one.loss for one in work],
+            **({"gamma": [one and one.gamma for one in work]} if self.config.measure.gamma else {}),
+        }
+
+    def _measure(self, record: dict[str, Any], signals: mu.Signals) -> None:
+        """Have the devices measure the model if its round is a measured one; let mu and the outcome see the loss."""
+        state, clock = self.state, time.perf_counter()
+        used_mu = record.get("mu", self.method.mu(state.mu.mu))
+        measured = is_measured(state.round, self.config)
+        if measured:
+            self._ask_for_reports()
+        measures = pooled(self.reports, gradient=self.config.measure.dissimilarity)
+        state.mu = state.mu.after(replace(signals, loss=measures.train_loss if measured else None))
+        if not measured:
+            return
+        self.outcome.see(state.round, measures.train_loss)
+        row = {
+            "round": state.round,
+            **finite(measures, self.config.measure.dissimilarity),
+            **gamma_summary(record.get("gamma")),
+            "mu": used_mu,
+            "seconds": self._seconds(),
+            "solve_seconds": record["solve_seconds"],
+            "measure_seconds": time.perf_counter() - clock,
+            "measured_devices": len(self.reports),
+        }
+        self.history.append(row)
+        self.folder.metrics(row)
+
+    def _ask_for_reports(self) -> None:
+        deploy, params = self.config.deploy, flatten_names(self.state.params)
+        question = Model(params).to_records()
+        nodes = {self.roster.node(device): device for device in self.roster.devices}
+        wait = deploy.deadline + deploy.grace if deploy.deadline else 0.0
+        answers = self.post.ask(
+            dict.fromkeys(nodes, question), MessageType.EVALUATE, seconds=wait, group=str(self.state.round)
+        )
+        self.reports, self.reported_round = {}, self.state.round
+        for node, answer in answers.items():
+            device, problem = nodes[node], answer.problem
+            if answer.records is not None:
+                problem = self._take_report(device, answer.records, params)
+            if problem:
+                _LOG.warning("round %d: device %d is not measured: %s", self.state.round, device, problem)
+
+    def _take_report(self, device: int, records: Any, params: Named) -> str | None:
+        try:
+            report = Evaluation.from_records(records)
+        except WrongMessageError as error:
+            return str(error)
+        said = self.roster.samples(device)
+        problem = reason_to_ignore(report, said, params, gradient=self.config.measure.dissimilarity)
+        if problem is None:
+            self.reports[device] = report
+        return problem
+
+    def _reason_to_stop(self) -> str | None:
+        if self.config.stop.diverged and self.outcome.diverged_round is not None:
+            return "diverged"
+        if self.config.stop.converged and self.outcome.converged_round is not None:
+            return "converged"
+        return None
+
+    def _save(self) -> None:
+        values = {**self.state.values(), "seconds": self._seconds(), "late": self.post.late, "refused": self.refused}
+        self.folder.save(Checkpoint(self.state.round, self.state.tensors(self.state.devices), values))
+
+    def _went_back(self) -> bool:
+        """Go back to the folder's checkpoint, if there is one."""
+        saved = self.folder.checkpoint
+        if saved is None:
+            return False
+        self.state.go_back(saved.round, saved.tensors, saved.state, self.method)
+        self.started -= saved.state["seconds"]
+        self.post.late, self.refused = saved.state["late"], saved.state["refused"]
+        self.history = read_history(self.folder.path, "metrics")
+        self.devices = read_history(self.folder.path, "devices")
+        for row in self.history:
+            self.outcome.see(row["round"], row["train_loss"])
+        return True
+
+    def _finish(self, ended: str) -> Result:
+        if self.reported_round != self.state.round:
+            self._ask_for_reports()
+        last = self.history[-1]
+        summary = {
+            "ended": ended,
+            "rounds": self.state.round,
+            "converged_round": self.outcome.converged_round,
+            "diverged_round": self.outcome.diverged_round,
+            "not_finite_since": self.outcome.not_finite_since,
+            "result": {name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy")},
+            "late_replies": self.post.late,
+            "refused_replies": self.refused,
+            "turned_away": self.roster.turned_away,
+            "seconds": self._seconds(),
+            "compile_seconds": 0.0,  # the devices compile, each for itself
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "workers": self.population.devices,
+            "versions": {"fedprox": __version__, "flwr": flwr.__version__, "numpy": np.__version__},
+        }
+        self._save()
+        params = self.state.params
+        if (trace := trace_rows(self.devices, self.population.devices)) is not None:
+            write_atomically(self.folder.path / "trace.jsonl", "".join(map(json_line, trace)).encode())
+        self.folder.finish(flatten_names(params), evaluation_rows(self.reports, self.roster.devices), summary)
+        return Result(self.history, self.devices, params, summary)
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self.started

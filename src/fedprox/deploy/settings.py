@@ -1,0 +1,48 @@
+"""The settings of a deployed run: the app's own TOML file, changed by Flower's run config.
+
+    flwr run . --run-config 'out="runs/first" resume=true set="rounds=50 method.mu=0.1"'
+
+Server and devices read the same file out of the same app, so the same names mean the same as in a simulation, and
+`fedprox run fedprox.toml` simulates the federation.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedprox.config import Config, read_toml, with_overrides
+from fedprox.errors import ConfigError
+
+__all__ = ["check_deployable", "project_settings", "run_settings"]
+
+
+def run_settings(file: str | Path, run_config: Mapping[str, Any]) -> Config:
+    """Read the app's config and apply what `set` in the run config says."""
+    overrides = shlex.split(str(run_config.get("set", "")))
+    return Config.from_dict(with_overrides(read_toml(file), overrides))
+
+
+def project_settings(project: Path) -> Path:
+    """Return the settings file of an app, given the app's folder."""
+    found = sorted(project.glob("*/fedprox.toml"))
+    if not (project / "pyproject.toml").exists() or len(found) != 1:
+        raise ConfigError(f"an app must be a folder with pyproject.toml and one */fedprox.toml; got {project}")
+    return found[0]
+
+
+def check_deployable(config: Config) -> None:
+    """Refuse what real devices cannot do."""
+    if config.deploy.devices < 1:
+        raise ConfigError(f"`deploy.devices` must be the number of devices, at least 1; got {config.deploy.devices}")
+    if config.method.name == "feddane":
+        raise ConfigError(
+            "`method.name` must not be 'feddane' on real devices: it asks them for a gradient before every round; "
+            "got 'feddane'"
+        )
+    if config.measure.devices:
+        raise ConfigError(
+            f"`measure.devices` must be 0 on real devices, all of which measure; got {config.measure.devices}"
+        )
