@@ -31,13 +31,14 @@ from fedprox.inexactness import gradient_norm_program, inexactness
 from fedprox.initial import initial
 from fedprox.measures import Measurer
 from fedprox.models import Model as LocalModel
+from fedprox.privacy import mechanism_of, system_normals
 from fedprox.resident import Resident, resident, scalar
 from fedprox.runtime import Workers, compiled, prepare
 from fedprox.solver_choice import solver_of
 from fedprox.solvers import Solver
 from fedprox.solvers.solver import span
 from fedprox.subproblem import Subproblem, device_gradient
-from fedprox.trees import Tree, flatten_names, to_numpy, unflatten_names
+from fedprox.trees import Tree, flatten_names, to_numpy, total, unflatten_names
 
 __all__ = ["Device", "client_app"]
 
@@ -94,6 +95,7 @@ class Device:
         self._solver = solver_of(config, solver, methods.build(config.method))(data.device)
         self._like = initial(config, model)
         self._resident = Resident.of(data.population.train)
+        self._mechanism = mechanism_of(config)
 
     def work(self, asked: Instruction, arrived: float | None = None) -> Work:
         """Work on the subproblem until the budget or the time is spent."""
@@ -123,7 +125,7 @@ class Device:
         samples_in_step = local.count / local.steps_per_epoch
         pace = deadline.steps_per_second
         return Work(
-            params=flatten_names(to_numpy(found)),
+            params=flatten_names(self._sent(anchor, to_numpy(found))),
             steps=steps,
             seconds=seconds,
             loss=self._measurer().measure(anchor).train_loss,
@@ -131,6 +133,12 @@ class Device:
             speed=None if pace is None else pace * samples_in_step,
             gamma=self._inexactness(local, found) if self._config.measure.gamma else None,
         )
+
+    def _sent(self, anchor: Tree, params: Tree) -> Tree:
+        """Return the model that leaves the device: w_k, or with private noise of its own w^t plus a private update."""
+        if self._mechanism is None or not self._mechanism.on_devices:
+            return params
+        return total(anchor, self._mechanism.update(anchor, params, system_normals))
 
     def evaluate(self, asked: Model) -> Evaluation:
         """Measure a model on the device's samples."""

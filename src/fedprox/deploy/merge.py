@@ -2,12 +2,15 @@
 
 Partial work is averaged like any other (Algorithm 2); a method that drops stragglers drops those that the deadline cut
 off. Sums run along the tree over the positions of the round's list, as in a simulation: equal replies give equal bits.
+With `[privacy]` every update counts 1/K and the server adds the noise that the devices have not added. Where the noise
+is the server's, so is the clipping: it need not trust a device to have done it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,9 +18,10 @@ from numpy.typing import NDArray
 
 from fedprox.config import Config
 from fedprox.deploy.messages import Named, Work
-from fedprox.methods import Method, Reply, Solution
+from fedprox.methods import Method, Solution
 from fedprox.mu import Signals
 from fedprox.plan import RoundPlan
+from fedprox.privacy import Normals, clip, equal_weights, mechanism_of, system_normals
 from fedprox.sampling import merge_weights
 from fedprox.solvers import Solver
 from fedprox.state import State
@@ -56,13 +60,18 @@ def merge(
     plan: RoundPlan,
     masses: NDArray[np.float64],
     work: Mapping[int, Work],
+    normals: Normals = system_normals,
 ) -> Merged:
     """Merge the checked replies of a round; `work` has those that may be merged, by device."""
+    mechanism = mechanism_of(config)
     devices = plan.cohort.devices.tolist()
     replied = np.array([device in work for device in devices], bool)
     given = Given(plan.work.straggler | _cut_off(plan, work), plan.work.epochs, plan.work.budget)
     kept = method.kept(given) & ~plan.failed & replied
-    weights = merge_weights(config.devices.sampling, plan.cohort, kept)
+    if mechanism is None:
+        weights = merge_weights(config.devices.sampling, plan.cohort, kept)
+    else:
+        weights = equal_weights(mechanism.per_round, kept)
     weight_of = dict(zip(devices, weights.tolist(), strict=True))
     iterates = {
         device: unflatten_names(work[device].params, like=state.params)
@@ -85,7 +94,14 @@ def merge(
         for device, iterate in iterates.items()
     }
     params, server = state.params, state.server
-    if kept.any():
+    if mechanism is not None:
+        updates = {device: difference(iterate, params) for device, iterate in iterates.items()}
+        if not mechanism.on_devices:
+            updates = {device: clip(update, mechanism.clip) for device, update in updates.items()}
+        mean = _tree_sum(devices, updates, lambda device, update: scale(update, weight_of[device])) if updates else None
+        private = mechanism.model(params, mean, len(updates), normals)
+        params, server = method.merge(state.server, state.params, private, None)
+    elif kept.any():
         averaged = _tree_sum(devices, replies, lambda device, reply: scale(reply.averaged, weight_of[device]))
         summed = _tree_sum(devices, replies, lambda device, reply: scale(reply.summed, float(masses[device])))
         params, server = method.merge(state.server, state.params, averaged, summed)
@@ -117,7 +133,7 @@ def _remembered(method: Method, state: State, device: int) -> Tree:
     return method.start_device(state.params) if remembered is None else remembered
 
 
-def _tree_sum(devices: list[int], replies: Mapping[int, Reply], part: Callable[[int, Reply], Tree]) -> Tree:
+def _tree_sum(devices: list[int], replies: Mapping[int, Any], part: Callable[[int, Any], Tree]) -> Tree:
     """Add up a part of the replies along the tree over all positions; a device without one adds nothing at its own."""
     parts = {device: part(device, reply) for device, reply in replies.items()}
     nothing = jax.tree.map(np.zeros_like, next(iter(parts.values())))

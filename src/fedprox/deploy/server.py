@@ -37,6 +37,7 @@ from fedprox.initial import initial
 from fedprox.methods import Method
 from fedprox.models import Model as LocalModel
 from fedprox.plan import RoundPlan, plan_round
+from fedprox.privacy import Accountant, check_private
 from fedprox.result import Result
 from fedprox.rows import finite, gamma_summary
 from fedprox.run_folder import Checkpoint, RunFolder, is_measured, read_history
@@ -93,6 +94,7 @@ def run_federation(
     solver_for = solver_of(config, solver, method)
     params = initial(config, model)
     state = State(params, method.start(params), mu.build(config.method, config.solver.learning_rate))
+    check_private(config.privacy, method, state.mu, config.deploy.devices)
     folder = RunFolder(out, config, resume=resume)
     try:
         return _Run(config, method, solver_for, state, Post(grid), folder, started).to_the_end()
@@ -129,6 +131,10 @@ class _Run:
         self.reports: dict[int, Evaluation] = {}
         self.reported_round = -1
         self.refused = 0
+        self.released = 0  # rounds whose answers somebody may have seen: what the accountant counts
+        self.accountant = Accountant(
+            config.deploy.devices, config.devices.per_round, config.privacy.noise_multiplier, config.privacy.delta
+        )
 
     def to_the_end(self) -> Result:
         """Run all rounds that are left."""
@@ -160,6 +166,7 @@ class _Run:
         self.roster.meet(deploy.grace)
         repeated: list[dict[str, str]] = []
         while True:
+            self.released += 1
             collected = self._collect(plan)
             if len(collected.work) >= min(deploy.min_replies, int(plan.kept.sum())):
                 break
@@ -259,6 +266,7 @@ class _Run:
             "round": state.round,
             **finite(measures, self.config.measure.dissimilarity),
             **gamma_summary(record.get("gamma")),
+            **self._privacy_loss(),
             "mu": used_mu,
             "seconds": self._seconds(),
             "solve_seconds": record["solve_seconds"],
@@ -267,6 +275,13 @@ class _Run:
         }
         self.history.append(row)
         self.folder.metrics(row)
+
+    def _privacy_loss(self) -> dict[str, float | None]:
+        """Return epsilon so far, None where it is infinite; nothing without privacy."""
+        if self.config.privacy.clip == 0:
+            return {}
+        epsilon = self.accountant.epsilon(self.released)
+        return {"epsilon": epsilon if np.isfinite(epsilon) else None}
 
     def _ask_for_reports(self) -> None:
         deploy, params = self.config.deploy, flatten_names(self.state.params)
@@ -303,7 +318,8 @@ class _Run:
         return None
 
     def _save(self) -> None:
-        values = {**self.state.values(), "seconds": self._seconds(), "late": self.post.late, "refused": self.refused}
+        values = {**self.state.values(), "seconds": self._seconds(), "late": self.post.late}
+        values |= {"refused": self.refused, "released": self.released}
         self.folder.save(Checkpoint(self.state.round, self.state.tensors(self.state.devices), values))
 
     def _went_back(self) -> bool:
@@ -314,6 +330,8 @@ class _Run:
         self.state.go_back(saved.round, saved.tensors, saved.state, self.method)
         self.started -= saved.state["seconds"]
         self.post.late, self.refused = saved.state["late"], saved.state["refused"]
+        # rounds after the checkpoint are taken again, with other noise: both times count
+        self.released = saved.state["released"] + self.config.checkpoint.every * (1 + self.config.deploy.repeats)
         self.history = read_history(self.folder.path, "metrics")
         self.devices = read_history(self.folder.path, "devices")
         for row in self.history:
@@ -331,6 +349,7 @@ class _Run:
             "diverged_round": self.outcome.diverged_round,
             "not_finite_since": self.outcome.not_finite_since,
             "result": {name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy")},
+            **({"privacy": {**loss, "delta": self.config.privacy.delta}} if (loss := self._privacy_loss()) else {}),
             "late_replies": self.post.late,
             "refused_replies": self.refused,
             "turned_away": self.roster.turned_away,

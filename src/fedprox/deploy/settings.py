@@ -46,3 +46,10 @@ def check_deployable(config: Config) -> None:
         raise ConfigError(
             f"`measure.devices` must be 0 on real devices, all of which measure; got {config.measure.devices}"
         )
+    if config.privacy.noise_multiplier and config.privacy.where == "client":
+        for key in ("dissimilarity", "gamma"):
+            if getattr(config.measure, key):
+                raise ConfigError(
+                    f"`measure.{key}` must be false with `privacy.where` = 'client' on real devices, since it tells "
+                    "the server what the noise is to hide; got True"
+                )

@@ -1,0 +1,96 @@
+"""Differential privacy on real devices: who clips, who adds noise, and what is counted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedprox
+from fake_federation import FakeGrid
+from fedprox.config import Config
+from fedprox.deploy import merge as merging
+from fedprox.deploy.messages import Instruction
+from fedprox.deploy.settings import check_deployable
+from fedprox.errors import ConfigError
+from fedprox.privacy import Accountant
+from fedprox.trees import flatten_names
+from test_deploy_parts import POPULATION, config_of, run
+
+PLAIN = {"dissimilarity": False}
+
+
+@pytest.mark.parametrize("where", ["server", "client"])
+def test_clipping_takes_the_same_path_as_the_simulation(where, tmp_path, monkeypatch):
+    config = config_of(privacy={"clip": 0.05, "where": where}, measure=PLAIN)
+    result = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
+    simulated = fedprox.train(config, population=POPULATION)
+    unclipped = fedprox.train(config_of(measure=PLAIN), population=POPULATION)
+    for name, expected in simulated.params.items():
+        # a device that clips sends w^t plus its update, and what is left of the update is rounded once more
+        np.testing.assert_allclose(result.params[name], expected, atol=1e-6)
+        assert not np.allclose(unclipped.params[name], expected, atol=1e-3)
+    assert result.devices[0]["weight"] == [1 / 3] * 3
+    assert result.history[-1]["epsilon"] is None  # clipping alone promises nothing
+
+
+@pytest.mark.parametrize(("where", "sent"), [("client", True), ("server", False)])
+def test_who_clips_before_an_update_leaves_the_device(where, sent):
+    config = config_of(privacy={"clip": 0.05, "where": where}, measure=PLAIN)
+    grid = FakeGrid(config, POPULATION)
+    device = grid.devices[101]
+    anchor = flatten_names(fedprox.train({**config.to_dict(), "rounds": 1}, population=POPULATION).params)
+    work = device.work(Instruction(anchor, None, 1, 0.5, 30, 0.0))
+    norm = np.sqrt(sum(((work.params[name] - anchor[name]) ** 2).sum() for name in anchor))
+    assert bool(norm <= 0.05 * 1.001) is sent
+
+
+def test_noise_is_the_systems_and_epsilon_is_counted(tmp_path, monkeypatch):
+    config = config_of(privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN)
+    runs = [run(config, FakeGrid(config, POPULATION), tmp_path / str(turn), monkeypatch) for turn in (0, 1)]
+    assert not np.array_equal(runs[0].params["weight"], runs[1].params["weight"])  # though the seed is the same
+    spent = Accountant(devices=4, per_round=3, noise_multiplier=3.0, delta=1e-5)
+    assert runs[0].history.column("epsilon") == [spent.epsilon(rounds) for rounds in range(4)]
+    assert runs[0].summary["privacy"] == {"epsilon": spent.epsilon(3), "delta": 1e-5}
+
+
+def test_the_server_adds_what_the_devices_have_not(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        merging.merge.__wrapped__, "__defaults__", (lambda count: drawn.append(count) or np.zeros(count),)
+    )
+    for where, replies, expected in (("client", 3, 0), ("client", 2, 18), ("server", 3, 18)):
+        config = config_of(rounds=1, privacy={"clip": 0.05, "noise_multiplier": 3.0, "where": where}, measure=PLAIN)
+        missing = {1, 2, 3, 0} if replies == 2 else set()
+
+        def behave(device, asked, answer, missing=missing):
+            if isinstance(asked, Instruction) and device in missing:
+                missing.clear()  # the first one asked does not answer
+                return replace(answer, steps=asked.budget + 1)  # refused
+            return answer
+
+        drawn.clear()
+        run(config, FakeGrid(config, POPULATION, behave), tmp_path / f"{where}{replies}", monkeypatch)
+        assert sum(drawn) == expected, (where, replies)
+
+
+def test_what_is_taken_again_is_counted_again(tmp_path, monkeypatch):
+    config = config_of(privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN, checkpoint={"every": 1})
+
+    def dies(device, asked, answer):
+        if isinstance(asked, Instruction) and asked.round == 3:
+            raise KeyboardInterrupt
+        return answer
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, FakeGrid(config, POPULATION, dies), tmp_path / "run", monkeypatch)
+    resumed = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch, resume=True)
+    assert resumed.history[-1]["epsilon"] > Accountant(4, 3, 3.0, 1e-5).epsilon(3)
+
+
+@pytest.mark.parametrize("key", ["dissimilarity", "gamma"])
+def test_devices_that_do_not_trust_the_server_do_not_send_it_gradients(key):
+    measure = {"dissimilarity": False, key: True}
+    config = config_of(privacy={"clip": 0.05, "noise_multiplier": 3.0, "where": "client"}, measure=measure)
+    with pytest.raises(ConfigError, match=f"`measure.{key}` must be false with `privacy.where` = 'client'"):
+        check_deployable(config)
+    check_deployable(Config.from_dict({**config.to_dict(), "privacy": {}}))
