@@ -2,7 +2,8 @@
 
 A cluster of our own listens on the loopback address alone, asks everybody for a token that lies in a private folder,
 and has neither dashboard nor usage statistics. Its processes end with this one, however it ends: Ray has the system
-kill them (Linux) or has a process watch over them.
+kill them (Linux) or has a process watch over them. After a `kill -9` of this one, two small helpers of Ray's need a
+minute to see it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_LOG_TO_DRIVER_EVENT_LEVEL": "FATAL",
-    "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "1",  # Ray's helpers see within seconds that all others are dead
 }
 _KEEP_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray replaces 127.0.0.1 by the machine's address
 
