@@ -19,6 +19,7 @@ __all__ = ["Finding", "examine"]
 
 # what each extra of the package is for, by the module that shows it is there
 _EXTRAS = {
+    "flower": ("flwr", "fedprox deploy"),
     "frames": ("polars", "data frames and Parquet"),
     "mlflow": ("mlflow", "fedprox run --track mlflow"),
     "ray": ("ray", "simulation on a Ray cluster"),

@@ -12,7 +12,10 @@ from fedprox.cli.app import Json, Overrides, answers_errors, app, say_json
 
 __all__ = ["Framework", "init", "keys", "trial"]
 
-commands = typer.Typer(no_args_is_help=True, help="Run on real devices, through Flower.")
+commands = typer.Typer(
+    help="Run on real devices, through Flower: new app, keys, trial.\n\nExample: fedprox deploy init hospital",
+    no_args_is_help=True,
+)
 app.add_typer(commands, name="deploy")
 
 

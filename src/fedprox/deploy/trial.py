@@ -118,17 +118,18 @@ class Trial:
         self, app: Path, out: Path, run_config: Mapping[str, Any] | None = None, *, start_seconds: float = 120
     ) -> None:
         """Run an app to its end; `out` is the run folder that its server writes."""
+        before = _written(out / "summary.json")  # of the part of the run that is to be continued
         self.submit(app, {"out": str(out.absolute()), **(run_config or {})})
         end = time.monotonic() + start_seconds
         while not is_running(out):
-            if (out / "summary.json").exists():
+            if _written(out / "summary.json") not in (None, before):
                 return
             if time.monotonic() > end:
                 raise RunError(f"the server of {app} must start within {start_seconds:g} seconds; {self._last_words()}")
             time.sleep(0.1)
         while is_running(out):
             time.sleep(0.2)
-        if not (out / "summary.json").exists():
+        if _written(out / "summary.json") in (None, before):
             raise RunError(f"the server of {app} ended before its run did; {self._last_words()}")
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
@@ -237,6 +238,11 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _written(file: Path) -> int | None:
+    """Return when a file was written, or None where there is none."""
+    return file.stat().st_mtime_ns if file.exists() else None
 
 
 def _quoted(value: Any) -> str:
