@@ -337,6 +337,15 @@ def test_a_certificate_can_be_had_for_a_real_run(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
 
 
+def test_the_speeds_of_a_real_run_are_a_trace_for_the_clock(tmp_path, monkeypatch):
+    config = config_of(devices={"per_round": 4})
+    run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
+    systems = {"model": "clock", "trace": str(tmp_path / "run" / "trace.jsonl"), "deadline": 1e6}
+    simulated = fedprox.train({**config.to_dict(), "systems": systems}, population=POPULATION)
+    assert simulated.summary["simulated_seconds"] > 0
+    assert all(all(row["kept"]) for row in simulated.devices)
+
+
 def test_a_resumed_server_ends_where_an_undisturbed_one_does(tmp_path, monkeypatch):
     config = config_of(checkpoint={"every": 1})
     config = Config.from_dict({**config.to_dict(), "method": {"name": "scaffold"}})
