@@ -51,8 +51,8 @@ def main(rounds: int = 100) -> None:
             population = population_of(features)
             times: dict[str, list[float]] = {"local": [], "ray": []}
             for _ in range(TURNS):
-                for engine, so_far in times.items():
-                    so_far += rounds_of(engine, population, count)
+                for engine in times:
+                    times[engine] += rounds_of(engine, population, count)
             cells = []
             for summary in (np.median, np.min):
                 local, ray = (1e3 * float(summary(times[engine])) for engine in ("local", "ray"))

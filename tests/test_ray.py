@@ -20,11 +20,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import population_of
-from in_process_ray import cluster_of
 from safetensors.numpy import load_file
 
 import fedprox
+from conftest import population_of
 from fedprox.engines.device import Task
 from fedprox.engines.ray.chunks import chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
@@ -32,6 +31,7 @@ from fedprox.errors import ConfigError, DataError, RunError
 from fedprox.population_folder import open_population
 from fedprox.population_writer import save_population
 from fedprox.solvers import opaque
+from in_process_ray import cluster_of
 
 METHODS = ("fedavg", "fedprox", "feddane", "scaffold", "fednova", "feddyn", "fedavgm", "fedadam", "fedyogi")
 BASE = {"rounds": 4, "solver": {"epochs": 2}, "devices": {"per_round": 11, "stragglers": 0.5, "failure": 0.1}}
@@ -191,7 +191,7 @@ def test_no_cluster_no_token_no_ray(monkeypatch, tmp_path):
         Cluster("127.0.0.1:1", 0)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(RunError, match="no Ray cluster could be joined at 127.0.0.1:1: nobody answers there"):
+    with pytest.raises(RunError, match=r"no Ray cluster could be joined at 127\.0\.0\.1:1: nobody answers there"):
         fedprox.train({"rounds": 1, "engine": {"name": "ray"}}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     before = dict(os.environ)
@@ -370,7 +370,7 @@ def test_a_node_lost_the_cluster_lost_the_driver_stopped_and_killed(story, two_n
     # resumed on a cluster of its own, and terminated: the round is finished and nobody is left
     run = fedprox_run(story, out, "--resume", "-s", "engine.name=ray")
     at = lines(out)
-    wait_for(lambda: lines(out) >= 13 and lines(out) != at or run.poll() is not None, what="rounds after a resume")
+    wait_for(lambda: (lines(out) >= 13 and lines(out) != at) or run.poll() is not None, what="rounds after a resume")
     assert len(session(run)) > 5
     run.terminate()
     _, errors = run.communicate(timeout=90)
