@@ -63,8 +63,8 @@ def test_the_numbers_of_a_figure_are_means_over_seeds(everything):
         if (row["panel"], row["measure"], row["curve"]) == ("Synthetic (1,1)", "train_loss", "FedProx (μ=1)")
     ]
     assert len(losses) == 2
-    assert np.allclose([mean for mean, _ in found], np.mean(losses, axis=0), rtol=1e-5)
-    assert np.allclose([deviation for _, deviation in found], np.std(losses, axis=0, ddof=1), rtol=1e-4, atol=1e-9)
+    assert np.allclose([mean for mean, _ in found], np.mean(losses, axis=0), rtol=1e-4)
+    assert np.allclose([deviation for _, deviation in found], np.std(losses, axis=0, ddof=1), rtol=1e-3, atol=1e-9)
 
 
 def test_a_second_time_runs_nothing(everything):
