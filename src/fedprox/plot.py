@@ -56,10 +56,10 @@ def suite_curves(
     return figure
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
     """Write a picture; the ending of the name says in which format."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=dpi)
     return path
 
 

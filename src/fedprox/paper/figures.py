@@ -63,7 +63,7 @@ def _draw_panel(axes: Any, panel: Panel, results: Results) -> None:
         initial = max(initial, float(band.mean[0]))
         axes.set_xlim(0, band.rounds[-1])
     if panel.measure == "train_loss" and initial:  # a method that diverges must not hide the others
-        axes.set_ylim(top=min(axes.get_ylim()[1], 2 * initial))
+        axes.set_ylim(max(axes.get_ylim()[0], 0.0), min(axes.get_ylim()[1], 2 * initial))
     axes.tick_params(color=FRAME_COLOUR)
     for spine in axes.spines.values():
         spine.set_color(FRAME_COLOUR)

@@ -119,7 +119,7 @@ def _figure(experiment: Experiment, results: Results, folder: Path) -> list[Path
     figure.set_layout_engine("none")  # it stays as it is: to find it again takes as long as to draw
     return [
         *files,
-        save(figure, path.with_suffix(".png")),
+        save(figure, path.with_suffix(".png"), dpi=90),
         _write(path.with_suffix(".csv"), csv_text(figure_rows(experiment, results), notes)),
         _write_json(path.with_suffix(".json"), provenance(experiment.name, setting, runs, notes)),
     ]

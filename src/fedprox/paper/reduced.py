@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from fedprox import data
 from fedprox.config import Config
+from fedprox.errors import DataError
 from fedprox.paper.scales import Reduction, Subset
 from fedprox.population import Population, Samples
+from fedprox.population_folder import read_manifest
 from fedprox.population_writer import save_population
 from fedprox.randomness import Purpose, words
 
@@ -27,8 +29,15 @@ def reduced_folder(out: Path, dataset: str, scale: str) -> Path:
 
 
 def write_reduced(dataset: str, reduction: Reduction, folder: Path) -> None:
-    """Write the smaller population of a data set, unless it is there."""
+    """Write the smaller population of a data set, unless it is there; refuse one that was made in another way.
+
+    The runs of a folder are named without the contents of their data, so that these must never change under them.
+    """
+    sentence = reduction.sentence(dataset)
     if (folder / "manifest.json").exists():
+        found = read_manifest(folder)["about"].get("reduction")
+        if found != sentence:
+            raise DataError(f"{folder} must hold {sentence!r}; it holds {found!r}: choose another `--out`")
         return
     if reduction.is_stand_in:
         population = subset_of(data.synthetic(1.0, 1.0), _STAND_IN)
@@ -36,7 +45,7 @@ def write_reduced(dataset: str, reduction: Reduction, folder: Path) -> None:
         population = subset_of(data.load(Config.from_dict({"data": {"name": dataset}})), reduction.subset)
     else:
         return
-    save_population(population, folder, about={"part of": dataset, "reduction": reduction.sentence(dataset)})
+    save_population(population, folder, about={"part of": dataset, "reduction": sentence})
 
 
 def subset_of(population: Population, subset: Subset, seed: int = 0) -> Population:

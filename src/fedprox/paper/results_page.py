@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from fedprox.paper.claims import CLAIMS, Claim
-from fedprox.paper.evidence import Evidence
 from fedprox.paper.experiments import EXPERIMENTS
 from fedprox.paper.headline import headline, headline_lines
 from fedprox.paper.intervals import LEVEL
@@ -91,13 +89,16 @@ def _claim(claim: Claim, judgement: Judgement) -> str:
         f"**{judgement.verdict[0].upper()}{judgement.verdict[1:]}**: {judgement.number}. {_sentence(judgement.why)}",
         f"Judged by: {claim.rule}",
     ]
+    if claim.caveat and judgement.verdict in (PARTLY, FAILS):
+        lines.append(f"To know: {claim.caveat}")
     if judgement.evidence:
-        lines.append(_evidence(judgement.evidence))
+        lines.append(_evidence(judgement))
     return "\n\n".join(lines)
 
 
-def _evidence(evidence: Sequence[Evidence]) -> str:
-    rows = [f"| {each.label} | {each.difference.text('+.4g')} | {each.says} |" for each in evidence]
+def _evidence(judgement: Judgement) -> str:
+    evidence, factor = judgement.evidence, judgement.factor
+    rows = [f"| {each.label} | {each.difference.text('+.3g', factor)} | {each.says} |" for each in evidence]
     table = "\n".join(["| comparison | difference | shows it |", "|---|--:|---|", *rows])
     return f'<details markdown="1">\n<summary>{len(evidence)} comparisons</summary>\n\n{table}\n\n</details>'
 

@@ -10,7 +10,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedprox import data
@@ -56,7 +58,7 @@ def config_of(curve: Curve, seed: int, setting: Setting) -> Config:
     Without stragglers FedAvg drops nobody and is FedProx with mu = 0, bit for bit, so that one run serves both.
     """
     dataset, reduction = DATASETS[curve.dataset], setting.scale.of(curve.dataset)
-    recipe = settings_of(curve.dataset)
+    recipe = _recipe(curve.dataset)
     is_fedprox = curve.method == "fedavg" and curve.stragglers == 0
     method: dict[str, Any] = {"name": "fedprox", "mu": 0.0} if is_fedprox else {"name": curve.method}
     if curve.mu is not None:
@@ -99,7 +101,7 @@ def config_hash(config: Config) -> str:
     >>> config_hash(Config()) == config_hash(Config.from_dict({"rounds": 200, "engine": {"workers": 2}}))
     True
     """
-    settings = _differing(config.to_dict(), Config.from_dict({"method": {"name": config.method.name}}).to_dict())
+    settings = _differing(config.to_dict(), _defaults(config.method.name))
     kept = {key: value for key, value in settings.items() if key not in _NOT_THE_RUN}
     kept["method"] = {"name": config.method.name, **kept.get("method", {})}
     if config.data.path:
@@ -173,6 +175,16 @@ def is_complete(job: Job) -> bool:
     """Return whether a run has taken all its rounds."""
     summary = read_summary(job.out)
     return summary is not None and bool(summary["rounds"] >= job.config.rounds)
+
+
+@cache
+def _recipe(dataset: str) -> Mapping[str, Any]:
+    return MappingProxyType(settings_of(dataset))
+
+
+@cache
+def _defaults(method: str) -> Mapping[str, Any]:
+    return MappingProxyType(Config.from_dict({"method": {"name": method}}).to_dict())
 
 
 def _folder(dataset: str, config: Config, setting: Setting) -> Path:

@@ -101,4 +101,4 @@ def _columns(whose: str, found: Statistics | None) -> dict[str, Any]:
 
 
 def _short(value: float | None) -> float | None:
-    return None if value is None or not np.isfinite(value) else float(f"{value:.6g}")
+    return None if value is None or not np.isfinite(value) else float(f"{value:.5g}")

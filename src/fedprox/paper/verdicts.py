@@ -1,9 +1,9 @@
 """What comes of a claim: the rule, decided before any result was seen, that turns evidence into a verdict.
 
-holds                     no comparison speaks against it, and at least half of them speak for it
-holds partly              some comparisons speak for it, but fewer than half, or some speak against it
-does not hold here        no comparison speaks for it
-not tested at this scale  it was not run, or the scale shows no results
+- holds: no comparison speaks against it, and at least half of them speak for it;
+- holds partly: some comparisons speak for it, but fewer than half, or some speak against it;
+- does not hold here: no comparison speaks for it;
+- not tested at this scale: it was not run, or with one seed only, or the scale shows no results.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Judgement:
     number: str
     why: str
     evidence: tuple[Evidence, ...] = ()
+    factor: float = 1.0  # by which differences are multiplied where they are shown
 
 
 def judged(found: Sequence[Evidence | None], unit: str, *, factor: float = 1.0, form: str = "+.3f") -> Judgement:
@@ -43,6 +44,10 @@ def judged(found: Sequence[Evidence | None], unit: str, *, factor: float = 1.0, 
     if not evidence:
         return untested("no run of it is there")
     yes, no, undecided = (sum(each.says == answer for each in evidence) for answer in ("yes", "no", "open"))
+    mean = combined([each.difference for each in evidence])
+    number = f"{mean.text(form, factor)} {unit}"
+    if all(each.difference.low is None for each in evidence):
+        return Judgement(NOT_TESTED, number, "one seed allows no interval", tuple(evidence), factor)
     shown = HOLDS if no == 0 and 2 * yes >= len(evidence) else PARTLY
     verdict = shown if yes else FAILS
     parts = [f"{yes} of {len(evidence)} comparisons show it"]
@@ -53,8 +58,7 @@ def judged(found: Sequence[Evidence | None], unit: str, *, factor: float = 1.0, 
         parts.append(f"{undecided} cannot be told apart with these seeds")
     if len(found) > len(evidence):
         parts.append(f"{len(found) - len(evidence)} were not run")
-    mean = combined([each.difference for each in evidence])
-    return Judgement(verdict, f"{mean.text(form, factor)} {unit}", "; ".join(parts), tuple(evidence))
+    return Judgement(verdict, number, "; ".join(parts), tuple(evidence), factor)
 
 
 def untested(why: str) -> Judgement:

@@ -1,0 +1,166 @@
+"""The runs behind the figures: which there are, what they are called, and that shared ones are one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import population_of
+from fedprox.config import Config
+from fedprox.errors import ConfigError, DataError
+from fedprox.paper.experiments import EXPERIMENTS, Curve
+from fedprox.paper.make import make, names_of, overview
+from fedprox.paper.protocol import DATASETS
+from fedprox.paper.reduced import reduced_folder, subset_of, write_reduced
+from fedprox.paper.remaining import Remaining
+from fedprox.paper.runs import Setting, config_hash, config_of, expected_seconds, jobs_of
+from fedprox.paper.scales import SCALES, Subset, scale_of
+from fedprox.population_folder import open_population
+from fedprox.training import train
+
+
+def setting_of(scale="desk", out="somewhere", seeds=None):
+    return Setting(Path(out), scale_of(scale), seeds)
+
+
+def jobs_of_all(setting):
+    return jobs_of([curve for each in EXPERIMENTS.values() for curve in each.curves], setting)
+
+
+def test_the_name_of_a_run_stays():
+    """Runs that exist are found again: a change of these values throws away everybody's runs."""
+    assert config_hash(Config()) == "e4c1dc319527"
+    assert config_hash(config_of(Curve("mnist", mu=1.0, stragglers=0.9), 3, setting_of())) == "ad9b7c719bc4"
+
+
+def test_the_name_of_a_run_depends_on_what_is_computed_alone():
+    curve = Curve("shakespeare", stragglers=0.5)
+    config = config_of(curve, 0, setting_of())
+    same = {**config.to_dict(), "engine": {"workers": 7}, "checkpoint": {"every": 3}}
+    assert config_hash(Config.from_dict(same)) == config_hash(config)
+    assert config_hash(config_of(curve, 0, setting_of(out="elsewhere"))) == config_hash(config)
+    others = [
+        config_of(curve, 1, setting_of()),
+        config_of(curve, 0, setting_of("full")),
+        config_of(replace(curve, stragglers=0.9), 0, setting_of()),
+        config_of(replace(curve, method="fedavg", mu=None), 0, setting_of()),
+        config_of(replace(curve, mu=0.001), 0, setting_of()),
+    ]
+    assert len({config_hash(each) for each in (config, *others)}) == 6
+
+
+def test_fedavg_without_stragglers_is_the_run_of_fedprox_with_mu_0():
+    fedavg, fedprox = Curve("synthetic-1-1", "fedavg", None), Curve("synthetic-1-1")
+    assert len(jobs_of([fedavg, fedprox], setting_of())) == 5
+    assert len(jobs_of([replace(fedavg, stragglers=0.5), replace(fedprox, stragglers=0.5)], setting_of())) == 10
+    settings = {"rounds": 2, "method": {"name": "fedavg"}}
+    histories = [train(each).history for each in (settings, {"rounds": 2})]
+    assert histories[0].column("train_loss") == histories[1].column("train_loss")
+
+
+@pytest.mark.parametrize(("one", "other"), [("figure2", "figure6"), ("figure1", "figure7"), ("figure9", "figure10")])
+def test_figures_of_the_same_experiment_share_all_runs(one, other):
+    assert set(EXPERIMENTS[one].curves) == set(EXPERIMENTS[other].curves)
+    assert set(EXPERIMENTS["figure3"].curves) < set(EXPERIMENTS["figure11"].curves)
+
+
+def test_the_protocol_is_the_papers():
+    setting = setting_of("full")
+    found = {
+        name: config_of(Curve(name, mu=each.best_mu), 0, setting)
+        for name, each in DATASETS.items()
+        if name in ("synthetic-1-1", "mnist", "femnist", "shakespeare", "sent140")
+    }
+    assert [each.rounds for each in found.values()] == [200, 100, 200, 40, 800]
+    assert [each.method.mu for each in found.values()] == [1, 1, 1, 0.001, 0.01]
+    assert [each.solver.learning_rate for each in found.values()] == [0.01, 0.03, 0.003, 0.8, 0.3]
+    assert {(each.devices.per_round, each.solver.batch_size, each.solver.epochs) for each in found.values()} == {
+        (10, 10, 20)
+    }
+    assert all(each.measure.every == 1 and each.measure.dissimilarity for each in found.values())
+
+
+def test_the_adaptive_rule_starts_where_it_hurts():
+    starts = {
+        name: config_of(Curve(name, mu="adaptive"), 0, setting_of()).method.mu_initial
+        for name in ("synthetic-iid", "synthetic-0-0", "synthetic-1-1")
+    }
+    assert starts == {"synthetic-iid": 1.0, "synthetic-0-0": 0.0, "synthetic-1-1": 0.0}
+
+
+def test_every_run_of_every_scale_is_a_config():
+    counts = {name: len(jobs_of_all(setting_of(name))) for name in SCALES}
+    assert counts == {"smoke": 158, "desk": 447, "full": 525}
+    assert len(jobs_of_all(setting_of("desk", seeds=1))) == 105
+
+
+def test_desk_is_expected_to_take_less_than_ninety_minutes_on_two_cores():
+    setting = setting_of("desk")
+    assert sum(expected_seconds(job, setting.scale) for job in jobs_of_all(setting)) / 2 < 90 * 60
+    assert [row["name"] for row in overview(setting)] == [*names_of("all"), "all"]
+    assert overview(setting)[-1]["left"] == 447
+
+
+def test_every_reduction_is_said():
+    desk = scale_of("desk")
+    assert desk.of("mnist").sentence("MNIST") == ""
+    sentence = desk.of("sent140").sentence("Sent140")
+    assert sentence == (
+        "Sent140: 16 rounds, 40 devices, 15% of the samples of each (at least 8), measured every 2 rounds."
+    )
+
+
+def test_a_part_of_a_population_keeps_devices_unequal():
+    whole = population_of([10, 40, 200, 30, 60, 80], test=12)
+    part = subset_of(whole, Subset(devices=4, share=0.25, least=5))
+    names = [whole.name(device) for device in range(6)]
+    for device in range(part.devices):
+        original = names.index(part.name(device))
+        size = whole.train.size(original)
+        assert part.train.size(device) == min(size, max(5, size // 4))
+        assert part.test.size(device) == 3
+        rows = {row.tobytes() for row in whole.train.of(original)[0]}
+        assert all(row.tobytes() in rows for row in part.train.of(device)[0])
+    assert part.classes == whole.classes
+    again = subset_of(whole, Subset(devices=4, share=0.25, least=5))
+    assert np.array_equal(part.train.x, again.train.x)
+    other = subset_of(whole, Subset(devices=4, share=0.25, least=5), seed=1)
+    assert part.train.x.shape != other.train.x.shape or not np.array_equal(part.train.x, other.train.x)
+
+
+def test_a_smaller_population_is_written_once(tmp_path):
+    folder = reduced_folder(tmp_path, "mnist", "smoke")
+    write_reduced("mnist", scale_of("smoke").of("mnist"), folder)
+    before = (folder / "manifest.json").stat().st_mtime_ns
+    write_reduced("mnist", scale_of("smoke").of("mnist"), folder)
+    assert (folder / "manifest.json").stat().st_mtime_ns == before
+    assert open_population(folder).devices == 12
+    with pytest.raises(DataError, match=r"smoke must hold 'femnist: 2 rounds, synthetic data in its place.'"):
+        write_reduced("femnist", scale_of("smoke").of("femnist"), folder)
+
+
+def test_what_is_left_follows_the_pace():
+    now = [0.0]
+    left = Remaining({Path("a"): 10.0, Path("b"): 30.0}, workers=2, clock=lambda: now[0])
+    assert left.seconds() == 20  # as expected, on two cores
+    now[0] = 10.0
+    left.reached(Path("b"), 0.5)  # 15 of 40 expected seconds
+    assert (left.finished, left.total) == (0, 2)
+    assert left.seconds() == pytest.approx(10 * 25 / 15)
+
+
+def test_bad_names_are_refused():
+    with pytest.raises(ConfigError, match=r"NAME must be list, all or one of table1.*did you mean `figure1`"):
+        names_of("figur1")
+    with pytest.raises(
+        ConfigError, match="`--scale` must be one of smoke, desk, full; got 'dusk'; did you mean `desk`"
+    ):
+        scale_of("dusk")
+
+
+def test_data_that_are_missing_are_said_to_be_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPROX_DATA", str(tmp_path / "none"))
+    with pytest.raises(DataError, match="`fedprox data prepare mnist` makes it"):
+        make(["figure8"], setting_of(out=str(tmp_path / "out")))
+    assert not (tmp_path / "out" / "runs").exists()
