@@ -124,7 +124,7 @@ SCALES: Mapping[str, Scale] = {
                     Cost(3.0, 0.25, 0.7), seeds=2, rounds=20, subset=Subset(devices=40, share=0.005, least=8)
                 ),
                 "sent140": Reduction(
-                    Cost(7.5, 0.9, 1.9), seeds=2, rounds=16, every=2, subset=Subset(devices=40, share=0.15, least=8)
+                    Cost(7.5, 0.9, 1.9), seeds=2, rounds=10, subset=Subset(devices=40, share=0.15, least=8)
                 ),
             },
         ),
