@@ -65,7 +65,8 @@ _HOW_JUDGED = (
     "comparison shows a claim where its interval lies on the claim's side of zero, or within the margin that the claim "
     "names. A claim holds where no comparison shows the opposite and at least half show it; it holds partly where some "
     "do; it does not hold here where none does. *Final* is the mean over the last fifth of the rounds, *roughness* the "
-    "mean change from round to round in the second half. These rules were fixed before the runs."
+    "mean change from round to round in the second half. These rules were written down before any "
+    "result of this scale was looked at."
 )
 
 
