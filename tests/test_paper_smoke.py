@@ -99,6 +99,14 @@ def test_the_page_may_lie_elsewhere_than_the_figures(everything, tmp_path):
     assert not page.exists()  # the page belongs to all of them together
 
 
+def test_curves_with_a_missing_seed_are_not_compared(everything):
+    out, _, results = everything
+    three = Results(Setting(out, scale_of("smoke"), 3))
+    assert len(three.runs(Curve("synthetic-1-1"))) == 2
+    assert three.histories(Curve("synthetic-1-1")) == []
+    assert len(results.histories(Curve("synthetic-1-1"))) == 2
+
+
 def test_what_is_not_run_is_drawn_as_such(tmp_path):
     made = invoke("figure11", tmp_path, "--only-draw")
     assert made["runs"] == 0

@@ -51,8 +51,8 @@ def interval(values: Sequence[float]) -> Interval:
 def combined(parts: Sequence[Interval]) -> Interval:
     """Return the mean of independent means; its degrees of freedom are Welch's and Satterthwaite's.
 
-    >>> combined([interval([1.0, 1.2, 1.4]), interval([3.0, 3.2, 3.4])]).mean
-    2.2
+    >>> combined([interval([1.0, 2.0, 3.0]), interval([3.0, 4.0, 5.0])]).mean
+    3.0
     """
     mean = float(np.mean([part.mean for part in parts]))
     squares = [(part.error / len(parts)) ** 2 for part in parts]

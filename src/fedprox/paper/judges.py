@@ -126,7 +126,9 @@ def divergent_converge(results: Histories) -> Judgement:
     divergent, saved, where = 0, 0, []
     for name, share in product(FIVE, STRAGGLERS):
         plain, proximal = results.histories(_prox0(name, share)), results.histories(_best(name, share))
-        pairs = [(one, other) for one, other in zip(plain, proximal, strict=False) if _diverges(one)]
+        if not plain or not proximal:
+            continue
+        pairs = [(one, other) for one, other in zip(plain, proximal, strict=True) if _diverges(one)]
         divergent += len(pairs)
         saved += sum(not _diverges(other) for _, other in pairs)
         where += [_label(name, share)] if pairs else []
@@ -165,17 +167,6 @@ def mu_lowers_variance(results: Histories) -> Judgement:
     found = [compare(results, _label(name), _prox0(name, 0.0), _best(name, 0.0), _VARIANCE, level) for name in names]
     relative = [_relative(each, results) for each in found if each is not None]
     return judged([*relative, *(each for each in found if each is None)], "of the initial gradient variance")
-
-
-def _relative(evidence: Evidence, results: Histories) -> Evidence:
-    """Return a difference of variances as a share of the initial variance, which differs much between data sets."""
-    first = results.histories(_prox0(evidence.dataset, 0.0))[0]
-    scale, found = float(first[0][_VARIANCE]), evidence.difference
-    ends = [None if end is None else end / scale for end in (found.low, found.high)]
-    return replace(
-        evidence,
-        difference=replace(found, mean=found.mean / scale, low=ends[0], high=ends[1], error=found.error / scale),
-    )
 
 
 def variance_follows_loss(results: Histories) -> Judgement:
@@ -311,6 +302,17 @@ def mu_is_stable_under_both(results: Histories) -> Judgement:
         for name, scheme in product(SYNTHETIC, ("uniform", "proportional"))
     ]
     return judged(found, "in roughness of the loss")
+
+
+def _relative(evidence: Evidence, results: Histories) -> Evidence:
+    """Return a difference of variances as a share of the initial variance, which differs much between data sets."""
+    first = results.histories(_prox0(evidence.dataset, 0.0))[0]
+    scale, found = float(first[0][_VARIANCE]), evidence.difference
+    ends = [None if end is None else end / scale for end in (found.low, found.high)]
+    return replace(
+        evidence,
+        difference=replace(found, mean=found.mean / scale, low=ends[0], high=ends[1], error=found.error / scale),
+    )
 
 
 def _diverges(history: History) -> bool:

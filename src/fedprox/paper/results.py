@@ -9,6 +9,7 @@ from typing import Protocol
 
 from fedprox.history import History
 from fedprox.paper.experiments import Curve
+from fedprox.paper.protocol import DATASETS
 from fedprox.paper.runs import Setting, is_complete, jobs_of
 from fedprox.saved import SavedRun, load_run
 
@@ -45,13 +46,12 @@ class Results:
         return self._by_folder[folder]
 
     def histories(self, curve: Curve) -> list[History]:
-        """Return one history per seed."""
-        return [run.history for run in self.runs(curve)]
+        """Return one history per seed, and none while a seed is missing: the seeds of two curves must be the same."""
+        runs = self.runs(curve)
+        return [run.history for run in runs] if len(runs) == len(self.setting.seeds_of(curve.dataset)) else []
 
     @cached_property
     def reductions(self) -> Mapping[str, str]:
         """What the scale changes, in words, by data set."""
-        from fedprox.paper.protocol import DATASETS
-
         sentences = {name: self.setting.scale.of(name).sentence(each.title) for name, each in DATASETS.items()}
         return {name: sentence for name, sentence in sentences.items() if sentence}

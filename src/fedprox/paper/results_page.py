@@ -34,13 +34,13 @@ def results_page(results: Results, figures: str = ".") -> str:
     judgements = judge_all(results)
     setting = results.setting
     counts = {verdict: sum(each.verdict == verdict for each in judgements.values()) for verdict in _VERDICTS}
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    told = ", ".join(f"{verdict} {count}" for verdict, count in counts.items() if count)
     where = machine()
     sections = [
         "# Results",
         f"<!-- Written by `fedprox paper all --scale {setting.scale.name}`; do not edit. -->",
         f"What the paper claims about its experiments, and what became of it here, at the scale *{setting.scale.name}* "
-        f"({setting.scale.about}). Of {len(CLAIMS)} claims: {told}.",
+        f"({setting.scale.about}). Verdicts on {len(CLAIMS)} claims: {told}.",
         f"Commit {commit() or 'unknown'}, on {where['processor']}, {where['cores']} cores. The config hash of every "
         "run lies beside each figure as JSON, its numbers as CSV.",
         _reductions(results),
@@ -65,7 +65,8 @@ _HOW_JUDGED = (
     "comparison shows a claim where its interval lies on the claim's side of zero, or within the margin that the claim "
     "names. A claim holds where no comparison shows the opposite and at least half show it; it holds partly where some "
     "do; it does not hold here where none does. *Final* is the mean over the last fifth of the rounds, *roughness* the "
-    "mean change from round to round in the second half. These rules were fixed before the runs."
+    "mean change from round to round in the second half. These rules were written down before any "
+    "result of this scale was looked at."
 )
 
 
