@@ -1,4 +1,4 @@
-"""As much of Ray as the engine uses, in this process: answers come in any order, and actors die when they are told to."""
+"""As much of Ray as the engine uses, in this process: answers come in any order, actors die when they are told to."""
 
 import random
 from types import SimpleNamespace
