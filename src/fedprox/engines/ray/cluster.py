@@ -8,6 +8,7 @@ minute to see it.
 
 from __future__ import annotations
 
+import importlib
 import os
 import secrets
 import shutil
@@ -27,13 +28,14 @@ from fedprox.errors import ConfigError, RunError
 
 __all__ = ["Cluster"]
 
-_SHORT = 36  # the longest folder in which the paths of Ray's sockets fit into the 107 bytes that the system allows
+_SHORT = 18  # the longest folder in which the paths of Ray's sockets fit into the 107 bytes that the system allows
 _GRACE = 10.0  # seconds that a head may not answer; Ray ends this process after 60
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_LOG_TO_DRIVER_EVENT_LEVEL": "FATAL",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of a call that failed, the first answer tells all
 }
 _KEEP_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray replaces 127.0.0.1 by the machine's address
 
@@ -60,16 +62,16 @@ class Cluster:
             raise
 
     def _open(self, address: str, workers: int) -> None:
-        if address in ("", "local"):
+        if sys.modules.get("ray") is not None and _import_ray().is_initialized():
+            self.ray = _import_ray()  # somebody's in this process, who will also stop it
+        elif address in ("", "local"):
             self._set(_QUIET | _KEEP_LOOPBACK | {"RAY_AUTH_MODE": "token"})
             self.ray = _import_ray()
-            if not self.ray.is_initialized():
-                self._start(workers)
-            return
-        host = _checked(address)
-        self._set(_QUIET | (_KEEP_LOOPBACK if host in _LOOPBACK else {}))
-        self.ray = _import_ray()
-        if not self.ray.is_initialized():
+            self._start(workers)
+        else:
+            host = _checked(address)
+            self._set(_QUIET | (_KEEP_LOOPBACK if host in _LOOPBACK else {}))
+            self.ray = _import_ray()
             self._init(f"no Ray cluster could be joined at {address}", address=address)
 
     def _start(self, workers: int) -> None:
@@ -164,13 +166,12 @@ def _import_ray() -> Any:
 
 def _read_environment_again() -> None:
     """Have Ray see what it reads when it is imported, which may have been long ago."""
-    from ray._private import ray_constants
-    from ray._raylet import AuthenticationTokenLoader, Config
-
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    core: Any = importlib.import_module("ray._raylet")
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    core.Config.initialize("")
+    core.AuthenticationTokenLoader.instance().reset_cache()
     default = not sys.platform.startswith(("win", "darwin"))
-    ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, default)
+    constants.ENABLE_RAY_CLUSTER = constants.env_bool(constants.ENABLE_RAY_CLUSTERS_ENV_VAR, default)
 
 
 def _checked(address: str) -> str:

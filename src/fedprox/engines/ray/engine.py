@@ -19,7 +19,7 @@ from fedprox.engines.device import Broadcast, Task
 from fedprox.engines.ray.actor import DeviceActor, versions
 from fedprox.engines.ray.chunks import Chunk, chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
-from fedprox.engines.ray.pool import Call, Pool
+from fedprox.engines.ray.pool import Call, Pool, reason
 from fedprox.engines.ray.states import Origin, RemoteState, States
 from fedprox.engines.round_answer import RoundAnswer
 from fedprox.errors import ConfigError, RunError
@@ -38,6 +38,7 @@ class RayEngine:
         self._ray = cluster.ray
         self._method = method
         self._pool: Pool | None = None
+        self._stateful = False
         self._states = States(self._ray, self._state_after)
         self._blueprint = self._put(blueprint, "`model`, `method` and `solver` must be objects that Ray can send")
         self._population = self._put(
@@ -140,9 +141,7 @@ class RayEngine:
         try:
             return self._ray.put(value)
         except Exception as error:  # serialisation raises whatever an object's own code raises
-            raise ConfigError(
-                f"{rule}; got {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            ) from None
+            raise ConfigError(f"{rule}; got {type(error).__name__}: {reason(error)}") from None
 
 
 class _Sum:

@@ -17,7 +17,7 @@ from typing import Any
 from fedprox.engines.ray.cluster import Cluster
 from fedprox.errors import FedProxError, RunError
 
-__all__ = ["Call", "Done", "Pool"]
+__all__ = ["Call", "Done", "Pool", "reason"]
 
 _TRIES = 4  # how often a call may lose its actor before the call itself is thought to be the reason
 _PATIENCE = 120.0  # seconds to wait for an actor when there is none left
@@ -165,9 +165,8 @@ class Pool:
     def _see_who_is_ready(self, done: Sequence[Any]) -> None:
         for reference in done:
             if reference in self._starting:
-                actor = self._starting[reference]
+                actor = self._starting.pop(reference)
                 answer, lost = self._fetch(reference, actor)
-                self._starting.pop(reference, None)
                 if lost is None:
                     self._check(answer)
                     self._ready[actor.number] = actor
@@ -176,6 +175,7 @@ class Pool:
                 self._never_ready += 1
                 if self._never_ready == _TRIES:
                     raise RunError(f"{_TRIES} workers of the Ray cluster in a row could not start: {lost}")
+                self._replace(actor)
 
     def _fetch(self, reference: Any, actor: _Actor) -> tuple[Any, str | None]:
         """Return an answer, or why it was lost; what went wrong in the work itself is raised."""
@@ -183,23 +183,24 @@ class Pool:
         try:
             return self._ray.get(reference), None
         except errors.ObjectLostError as error:
-            return None, _reason(error)
+            return None, reason(error)
         except errors.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
             if isinstance(cause, FedProxError):
                 raise cause from None
             if isinstance(cause, errors.ObjectLostError):
-                return None, _reason(cause)
-            raise RunError(f"a device's work failed on the Ray cluster: {type(cause).__name__}: {cause}") from error
+                return None, reason(cause)
+            what = f"{type(cause).__name__}: {reason(cause)}"
+            raise RunError(f"a device's work failed on the Ray cluster: {what}") from error
         except errors.RayError as error:
-            self._replace(actor)
-            return None, _reason(error)
+            if self._ready.pop(actor.number, None) is not None:  # else it is replaced already
+                self._replace(actor)
+            return None, reason(error)
 
     def _replace(self, actor: _Actor) -> None:
-        if self._ready.pop(actor.number, None) or actor in self._starting.values():  # else it is replaced already
-            self._cluster.look_after()
-            self._end(actor)
-            self._ask_for_one()
+        self._cluster.look_after()
+        self._end(actor)
+        self._ask_for_one()
 
     def _end(self, actor: _Actor) -> None:
         with contextlib.suppress(Exception):  # it is gone already, or the cluster is
@@ -216,15 +217,15 @@ class Pool:
             self._see_who_is_ready(self._wait(list(self._starting)))
 
 
+def reason(error: BaseException) -> str:
+    """Return what Ray says, without the trace of where it said so."""
+    first, *more = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{first} {more[-1].strip()}" if more and "Error" in more[-1] else first
+
+
 def _next(waiting: list[int], calls: Sequence[Call], actor: int) -> int:
     """Take the most costly call that may be anywhere or is at home with the actor; if there is none, any."""
     for index, position in enumerate(waiting):
         if calls[position].home in (None, actor):
             return waiting.pop(index)
     return waiting.pop(0)
-
-
-def _reason(error: BaseException) -> str:
-    """Return what Ray says, without the trace of where it said so."""
-    first, *more = str(error).strip().splitlines()
-    return f"{first} {more[-1].strip()}" if more and "Error" in more[-1] else first
