@@ -202,6 +202,20 @@ def test_no_cluster_no_token_no_ray(monkeypatch, tmp_path):
     assert {**os.environ, "RAY_ADDRESS": before["RAY_ADDRESS"]} == before  # the environment is left as it was
 
 
+def test_the_folder_of_a_dead_process_is_removed_and_that_of_a_living_one_stays(tmp_path, monkeypatch):
+    from fedprox.engines.ray import cluster
+
+    monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(cluster, "_SHORT", 1000)
+    (dead, lock), (living, held) = cluster._private_folder(), cluster._private_folder()
+    lock.close()
+    new, other = cluster._private_folder()
+    assert sorted(tmp_path.iterdir()) == sorted([living, new])
+    assert not dead.exists()
+    held.close()
+    other.close()
+
+
 # real clusters from here on
 
 

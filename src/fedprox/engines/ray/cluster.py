@@ -8,6 +8,8 @@ minute to see it.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib
 import os
 import secrets
@@ -20,9 +22,8 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedprox.errors import ConfigError, RunError
 
@@ -50,6 +51,7 @@ class Cluster:
 
     def __init__(self, address: str, workers: int) -> None:
         self._folder: Path | None = None
+        self._lock: IO[bytes] | None = None
         self._before: dict[str, str | None] = {}
         self._joined = self.is_lost = False
         address = address or os.environ.get("RAY_ADDRESS", "")
@@ -78,8 +80,7 @@ class Cluster:
         cores = len(os.sched_getaffinity(0))
         if workers > cores:
             raise ConfigError(f"`engine.workers` must be at most {cores}, the cores of this machine; got {workers}")
-        base = tempfile.gettempdir()
-        self._folder = Path(tempfile.mkdtemp(prefix="fedprox-ray-", dir=base if len(base) <= _SHORT else "/tmp"))  # noqa: S108 - mkdtemp makes it private
+        self._folder, self._lock = _private_folder()
         token = self._folder / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
@@ -136,6 +137,8 @@ class Cluster:
         self._joined = False
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.close()
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -162,6 +165,22 @@ def _import_ray() -> Any:
     except ImportError:
         raise ConfigError("`engine.name` = 'ray' must be used with Ray installed: pip install 'fedprox[ray]'") from None
     return ray
+
+
+def _private_folder() -> tuple[Path, IO[bytes]]:
+    """Make a folder that only we may enter, with a lock that ends with this process; remove those of dead processes."""
+    base = Path(tempfile.gettempdir())
+    if len(str(base)) > _SHORT:
+        base = Path("/tmp")  # noqa: S108 - the folder made in it is private
+    for left in base.glob("fedprox-ray-*/lock"):
+        with contextlib.suppress(OSError), left.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="fedprox-ray-", dir=base))
+    lock = (folder / "unlocked").open("wb")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (folder / "unlocked").rename(folder / "lock")
+    return folder, lock
 
 
 def _read_environment_again() -> None:
@@ -202,7 +221,7 @@ def _answers(address: str) -> bool:
     return True
 
 
-@contextmanager
+@contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
     """Keep the handlers of this process: Ray puts its own for SIGTERM in their place."""
     if threading.current_thread() is not threading.main_thread():
