@@ -29,7 +29,7 @@ class FakeGrid:
 
     def __init__(self, config, population=None, behave=None, delays=None, model=None, solver=None):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as in a server's process
-        population = population or data.load(config.data)
+        population = population or data.load(config)
         model = model or data.model_for(config, population)
         self.devices = {
             100 + k: Device(config, model, DeviceData.of(population, k), solver) for k in range(population.devices)

@@ -207,7 +207,7 @@ def test_the_round_of_the_killed_device_completes_with_the_others(federation, de
 def test_the_model_is_what_the_devices_that_were_merged_make_of_it(federation, devices):
     """From the simulation's w^2, rounds 3 and 4 are done again here, with the steps that each device really took."""
     config = Config.from_dict(_settings())
-    population, model = data.load(config.data), softmax_regression(60, 10)
+    population, model = data.load(config), softmax_regression(60, 10)
     params = flatten_names(simulated(2).params)
     for row in devices[2:]:
         merged = {name: np.zeros_like(array) for name, array in params.items()}

@@ -150,17 +150,34 @@ class Pool:
 
     def _submit(self, actor: _Actor, call: Call) -> list[Any]:
         method = getattr(actor.handle, call.method).options(num_returns=call.returns)
-        references = method.remote(*call.arguments())
+        arguments = call.arguments()
+        with self._connected():
+            references = method.remote(*arguments)
         return list(references) if call.returns > 1 else [references]
 
     def _wait(self, references: list[Any]) -> list[Any]:
         if time.monotonic() - self._looked > _TICK:
             self._cluster.look_after()
             self._looked = time.monotonic()
-        done, _ = self._ray.wait(references, num_returns=1, timeout=_TICK)
-        if len(references) > 1 and done:
-            done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        with self._connected():
+            done, _ = self._ray.wait(references, num_returns=1, timeout=_TICK)
+            if len(references) > 1 and done:
+                done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         return list(done)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Say in a sentence that this process has lost its own node, which Ray tells as an error of a socket."""
+        try:
+            yield
+        except OSError as error:
+            time.sleep(1.0)  # where all of a machine goes down, the head may be the last
+            self._cluster.look_after()  # has its own sentence where the head is lost too
+            self._cluster.is_lost = True
+            raise RunError(
+                f"the node of the Ray cluster that this process is connected to must last; it is lost: {reason(error)} "
+                "(a run folder goes on from its checkpoint with --resume)"
+            ) from None
 
     def _see_who_is_ready(self, done: Sequence[Any]) -> None:
         for reference in done:
@@ -181,7 +198,8 @@ class Pool:
         """Return an answer, or why it was lost; what went wrong in the work itself is raised."""
         errors = self._ray.exceptions
         try:
-            return self._ray.get(reference), None
+            with self._connected():
+                return self._ray.get(reference), None
         except errors.ObjectLostError as error:
             return None, reason(error)
         except errors.RayTaskError as error:
