@@ -106,9 +106,7 @@ def test_every_reduction_is_said():
     desk = scale_of("desk")
     assert desk.of("mnist").sentence("MNIST") == ""
     sentence = desk.of("sent140").sentence("Sent140")
-    assert sentence == (
-        "Sent140: 16 rounds, 40 devices, 15% of the samples of each (at least 8), measured every 2 rounds."
-    )
+    assert sentence == "Sent140: 10 rounds, 40 devices, 15% of the samples of each (at least 8)."
 
 
 def test_a_part_of_a_population_keeps_devices_unequal():
