@@ -1,9 +1,13 @@
 import json
+import signal
 
 import numpy as np
 import pytest
 
 from fedprox.population import Population
+
+# A shell starts what runs in its background deaf to interrupts, and children inherit that; tests send them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def population_of(sizes, features=5, classes=3, seed=0, test=0):
