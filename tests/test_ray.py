@@ -379,7 +379,8 @@ def test_a_node_lost_the_cluster_lost_the_driver_stopped_and_killed(story, two_n
     _, errors = run.communicate(timeout=90)
     assert run.returncode == 1
     said = [line for line in errors.splitlines() if line.startswith("fedprox: ")]
-    assert [line[:48] for line in said] == ["fedprox: the head of the Ray cluster at 127.0.0."], errors
+    # Ray itself may end the process first, when the node under it goes down: then there is no sentence of ours
+    assert [line[:48] for line in said] in ([], ["fedprox: the head of the Ray cluster at 127.0.0."]), errors
     assert "Traceback" not in errors
 
     # resumed on a cluster of its own, and terminated: the round is finished and nobody is left
