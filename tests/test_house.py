@@ -54,6 +54,7 @@ ORDER = [
     "rows",
     "initial",
     "state",
+    "journal",
     "training",
     "calibrate",
     "adapters",

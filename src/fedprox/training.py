@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,24 +21,23 @@ from fedprox import __version__, data, methods, mu
 from fedprox.clock import Clock, build_clock
 from fedprox.config import Config
 from fedprox.engines import Blueprint, Broadcast, Engine, LocalEngine, RoundAnswer, Task, device_side
-from fedprox.history import History
 from fedprox.initial import initial
+from fedprox.journal import Journal
 from fedprox.measures import Measurer
 from fedprox.methods import Method
 from fedprox.models import Model
 from fedprox.plan import RoundPlan, plan_round
 from fedprox.population import Population
-from fedprox.privacy import Accountant, check_private, mechanism_of, seeded_normals
+from fedprox.privacy import accountant_of, check_private, mechanism_of, seeded_normals
 from fedprox.randomness import Purpose
 from fedprox.resident import Resident
 from fedprox.result import Callback, Progress, Result
 from fedprox.rows import bytes_sent, clipped, finite, gamma_summary, stopped_by
-from fedprox.run_folder import Checkpoint, RunFolder, check_usable, read_history
+from fedprox.run_folder import RunFolder, check_usable, is_measured
 from fedprox.runtime import Workers, prepare
 from fedprox.sampling import check_sampling
 from fedprox.solver_choice import SolverChoice, solver_of
 from fedprox.state import State
-from fedprox.stopping import Outcome
 from fedprox.traffic import Traffic, traffic_of
 from fedprox.trees import Tree, difference, flatten_names, quiet, squared_norm
 
@@ -116,7 +114,8 @@ def train(
         if out is not None:
             folder = RunFolder(out, config, resume=resume)
             open_until_the_end.callback(folder.close)
-        run = _Run(config, population, method, state, traffic, clock, engine, measurer, folder, started)
+        journal = Journal(config, folder, started)
+        run = _Run(config, population, method, state, traffic, clock, engine, measurer, journal)
         return run.to_the_end(callbacks)
 
 
@@ -133,8 +132,7 @@ class _Run:
         clock: Clock | None,
         engine: Engine,
         measurer: Measurer,
-        folder: RunFolder | None,
-        started: float,
+        journal: Journal,
     ) -> None:
         self.config = config
         self.population = population
@@ -144,13 +142,9 @@ class _Run:
         self.clock = clock
         self.engine = engine
         self.measurer = measurer
-        self.folder = folder
-        self.started = started
-        self.history, self.devices, self.outcome = History(), History(), Outcome()
+        self.journal = journal
         self.mechanism = mechanism_of(config)
-        self.accountant = Accountant(
-            population.devices, config.devices.per_round, config.privacy.noise_multiplier, config.privacy.delta
-        )
+        self.accountant = accountant_of(config, population.devices)
 
     def to_the_end(self, callbacks: Sequence[Callback]) -> Result:
         """Run all rounds that are left."""
@@ -158,17 +152,15 @@ class _Run:
         self.engine.compile(self.state.params)
         self.measurer.compile(self.state.params)
         compile_seconds = time.perf_counter() - clock
-        if not self._went_back():
+        if self.journal.go_back(self.state, self.method) is None:
             self._tell(callbacks, self._measure({"solve_seconds": 0.0}, mu.Signals(None)), None)
         ended = "finished"
         while self.state.round < self.config.rounds:
             record, signals = self._run_round()
             metrics = self._measure(record, signals)
-            self.devices.append(record)
-            if self.folder is not None:
-                self.folder.devices(record)
-            asked_to_stop = self._tell(callbacks, metrics, record)
-            reason = self._reason_to_stop("stopped" if asked_to_stop else None)
+            self.journal.round(record)
+            asked = "stopped" if self._tell(callbacks, metrics, record) else None
+            reason = self.journal.reason_to_stop() or asked
             if reason or self.state.round % self.config.checkpoint.every == 0:
                 self._save()
             if reason:
@@ -257,34 +249,23 @@ class _Run:
         """Measure the model if its round is a measured one; let mu and the outcome see what came of the round."""
         state, clock = self.state, time.perf_counter()
         used_mu = round_record.get("mu", self.method.mu(state.mu.mu))
-        is_measured = state.round % self.config.measure.every == 0 or state.round == self.config.rounds
-        measures = self.measurer.measure(state.params) if is_measured else None
+        measures = self.measurer.measure(state.params) if is_measured(state.round, self.config) else None
         state.mu = state.mu.after(replace(signals, loss=measures.train_loss if measures else None))
         if measures is None:
             return None
-        self.outcome.see(state.round, measures.train_loss)
         record = {
             "round": state.round,
             **finite(measures, self.config.measure.dissimilarity),
             **gamma_summary(round_record.get("gamma")),
-            **self._privacy_loss(),
+            **(self.accountant.record(state.round) if self.accountant else {}),
             "mu": used_mu,
             **self._sent_so_far(),
-            "seconds": self._seconds(),
+            "seconds": self.journal.seconds,
             "solve_seconds": round_record["solve_seconds"],
             "measure_seconds": time.perf_counter() - clock,
         }
-        self.history.append(record)
-        if self.folder is not None:
-            self.folder.metrics(record)
+        self.journal.metrics(record)
         return record
-
-    def _privacy_loss(self) -> dict[str, float | None]:
-        """Return epsilon of the rounds so far, None where it is infinite; nothing without privacy."""
-        if self.mechanism is None:
-            return {}
-        epsilon = self.accountant.epsilon(self.state.round)
-        return {"epsilon": epsilon if np.isfinite(epsilon) else None}
 
     def _sent_so_far(self) -> dict[str, Any]:
         on_clock = {} if self.clock is None else {"simulated_seconds": self.state.simulated_seconds}
@@ -295,61 +276,28 @@ class _Run:
         answers = [callback(progress) for callback in callbacks]  # all are told, also after one has said stop
         return any(answers)
 
-    def _reason_to_stop(self, asked: str | None) -> str | None:
-        if self.config.stop.diverged and self.outcome.diverged_round is not None:
-            return "diverged"
-        if self.config.stop.converged and self.outcome.converged_round is not None:
-            return "converged"
-        return asked
-
     def _save(self) -> None:
-        remembered = self.engine.secure(self.state.devices)
-        if self.folder is not None:
-            values = {**self.state.values(), "seconds": self._seconds()}
-            self.folder.save(Checkpoint(self.state.round, self.state.tensors(remembered), values))
-
-    def _went_back(self) -> bool:
-        """Go back to the folder's checkpoint, if there is one."""
-        if self.folder is None or self.folder.checkpoint is None:
-            return False
-        saved = self.folder.checkpoint
-        self.state.go_back(saved.round, saved.tensors, saved.state, self.method)
-        self.started -= saved.state["seconds"]
-        self.history = read_history(self.folder.path, "metrics")
-        self.devices = read_history(self.folder.path, "devices")
-        for row in self.history:
-            self.outcome.see(row["round"], row["train_loss"])
-        return True
+        self.journal.save(self.state, self.engine.secure(self.state.devices), {})
 
     def _finish(self, ended: str, compile_seconds: float) -> Result:
-        last = self.history[-1]
+        spent = self.accountant and {**self.accountant.record(self.state.round), "delta": self.accountant.delta}
         summary = {
-            "ended": ended,
-            "rounds": self.state.round,
-            "converged_round": self.outcome.converged_round,
-            "diverged_round": self.outcome.diverged_round,
-            "not_finite_since": self.outcome.not_finite_since,
-            "result": {name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy")},
-            **({"privacy": {**self._privacy_loss(), "delta": self.accountant.delta}} if self.mechanism else {}),
+            **self.journal.summary(ended, self.state.round),
+            **({"privacy": spent} if spent else {}),
             **self._sent_so_far(),
-            "seconds": self._seconds(),
             "compile_seconds": compile_seconds,
-            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "workers": self.engine.workers,
             "devices": self.population.devices,
             "train_samples": len(self.population.train),
             "versions": {"fedprox": __version__, "jax": jax.__version__, "numpy": np.__version__},
         }
-        params = self.state.params
-        if self.folder is not None:
+        params, folder = self.state.params, self.journal.folder
+        if folder is not None:
             self._save()
             evaluation = self.measurer.per_device(params)
             named = [{**row, "name": self.population.name(row["device"])} for row in evaluation]
-            self.folder.finish(flatten_names(params), named, summary)
-        return Result(self.history, self.devices, params, summary)
-
-    def _seconds(self) -> float:
-        return time.perf_counter() - self.started
+            folder.finish(flatten_names(params), named, summary)
+        return Result(self.journal.history, self.journal.devices, params, summary)
 
 
 def _signals(plan: RoundPlan, answer: RoundAnswer, before: Tree, after: Tree) -> mu.Signals:

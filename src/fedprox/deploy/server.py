@@ -8,7 +8,6 @@ and resumed from its checkpoint.
 from __future__ import annotations
 
 import logging
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,20 +31,19 @@ from fedprox.deploy.settings import check_deployable, run_settings
 from fedprox.deploy.speeds import trace_rows
 from fedprox.errors import RunError
 from fedprox.files import json_line, write_atomically
-from fedprox.history import History
 from fedprox.initial import initial
+from fedprox.journal import Journal
 from fedprox.methods import Method
 from fedprox.models import Model as LocalModel
 from fedprox.plan import RoundPlan, plan_round
-from fedprox.privacy import Accountant, check_private
+from fedprox.privacy import accountant_of, check_private
 from fedprox.result import Result
 from fedprox.rows import finite, gamma_summary
-from fedprox.run_folder import Checkpoint, RunFolder, is_measured, read_history
+from fedprox.run_folder import RunFolder, is_measured
 from fedprox.sampling import check_sampling
 from fedprox.solver_choice import solver_of
 from fedprox.solvers import Solver
 from fedprox.state import State
-from fedprox.stopping import Outcome
 from fedprox.trees import flatten_names
 
 __all__ = ["run_federation", "server_app"]
@@ -125,16 +123,14 @@ class _Run:
         started: float,
     ) -> None:
         self.config, self.method, self.solver_of = config, method, solver_of
-        self.state, self.post, self.folder, self.started = state, post, folder, started
+        self.state, self.post, self.folder = state, post, folder
+        self.journal = Journal(config, folder, started)
         self.roster = Roster(config.deploy.devices, post)
-        self.history, self.devices, self.outcome = History(), History(), Outcome()
         self.reports: dict[int, Evaluation] = {}
         self.reported_round = -1
         self.refused = 0
         self.released = 0  # rounds whose answers somebody may have seen: what the accountant counts
-        self.accountant = Accountant(
-            config.deploy.devices, config.devices.per_round, config.privacy.noise_multiplier, config.privacy.delta
-        )
+        self.accountant = accountant_of(config, config.deploy.devices)
 
     def to_the_end(self) -> Result:
         """Run all rounds that are left."""
@@ -148,9 +144,8 @@ class _Run:
         while self.state.round < self.config.rounds:
             record, signals = self._run_round()
             self._measure(record, signals)
-            self.devices.append(record)
-            self.folder.devices(record)
-            reason = self._reason_to_stop()
+            self.journal.round(record)
+            reason = self.journal.reason_to_stop()
             if reason or self.state.round % self.config.checkpoint.every == 0:
                 self._save()
             if reason:
@@ -261,27 +256,18 @@ class _Run:
         state.mu = state.mu.after(replace(signals, loss=measures.train_loss if measured else None))
         if not measured:
             return
-        self.outcome.see(state.round, measures.train_loss)
         row = {
             "round": state.round,
             **finite(measures, self.config.measure.dissimilarity),
             **gamma_summary(record.get("gamma")),
-            **self._privacy_loss(),
+            **(self.accountant.record(self.released) if self.accountant else {}),
             "mu": used_mu,
-            "seconds": self._seconds(),
+            "seconds": self.journal.seconds,
             "solve_seconds": record["solve_seconds"],
             "measure_seconds": time.perf_counter() - clock,
             "measured_devices": len(self.reports),
         }
-        self.history.append(row)
-        self.folder.metrics(row)
-
-    def _privacy_loss(self) -> dict[str, float | None]:
-        """Return epsilon so far, None where it is infinite; nothing without privacy."""
-        if self.config.privacy.clip == 0:
-            return {}
-        epsilon = self.accountant.epsilon(self.released)
-        return {"epsilon": epsilon if np.isfinite(epsilon) else None}
+        self.journal.metrics(row)
 
     def _ask_for_reports(self) -> None:
         deploy, params = self.config.deploy, flatten_names(self.state.params)
@@ -310,61 +296,37 @@ class _Run:
             self.reports[device] = report
         return problem
 
-    def _reason_to_stop(self) -> str | None:
-        if self.config.stop.diverged and self.outcome.diverged_round is not None:
-            return "diverged"
-        if self.config.stop.converged and self.outcome.converged_round is not None:
-            return "converged"
-        return None
-
     def _save(self) -> None:
-        values = {**self.state.values(), "seconds": self._seconds(), "late": self.post.late}
-        values |= {"refused": self.refused, "released": self.released}
-        self.folder.save(Checkpoint(self.state.round, self.state.tensors(self.state.devices), values))
+        more = {"late": self.post.late, "refused": self.refused, "released": self.released}
+        self.journal.save(self.state, self.state.devices, more)
 
     def _went_back(self) -> bool:
         """Go back to the folder's checkpoint, if there is one."""
-        saved = self.folder.checkpoint
+        saved = self.journal.go_back(self.state, self.method)
         if saved is None:
             return False
-        self.state.go_back(saved.round, saved.tensors, saved.state, self.method)
-        self.started -= saved.state["seconds"]
-        self.post.late, self.refused = saved.state["late"], saved.state["refused"]
+        self.post.late, self.refused = saved["late"], saved["refused"]
         # rounds after the checkpoint are taken again, with other noise: both times count
-        self.released = saved.state["released"] + self.config.checkpoint.every * (1 + self.config.deploy.repeats)
-        self.history = read_history(self.folder.path, "metrics")
-        self.devices = read_history(self.folder.path, "devices")
-        for row in self.history:
-            self.outcome.see(row["round"], row["train_loss"])
+        self.released = saved["released"] + self.config.checkpoint.every * (1 + self.config.deploy.repeats)
         return True
 
     def _finish(self, ended: str) -> Result:
         if self.reported_round != self.state.round:
             self._ask_for_reports()
-        last = self.history[-1]
+        spent = self.accountant and {**self.accountant.record(self.released), "delta": self.accountant.delta}
         summary = {
-            "ended": ended,
-            "rounds": self.state.round,
-            "converged_round": self.outcome.converged_round,
-            "diverged_round": self.outcome.diverged_round,
-            "not_finite_since": self.outcome.not_finite_since,
-            "result": {name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy")},
-            **({"privacy": {**loss, "delta": self.config.privacy.delta}} if (loss := self._privacy_loss()) else {}),
+            **self.journal.summary(ended, self.state.round),
+            **({"privacy": spent} if spent else {}),
             "late_replies": self.post.late,
             "refused_replies": self.refused,
             "turned_away": self.roster.turned_away,
-            "seconds": self._seconds(),
             "compile_seconds": 0.0,  # the devices compile, each for itself
-            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "workers": self.population.devices,
             "versions": {"fedprox": __version__, "flwr": flwr.__version__, "numpy": np.__version__},
         }
         self._save()
-        params = self.state.params
-        if (trace := trace_rows(self.devices, self.population.devices)) is not None:
+        params, history, devices = self.state.params, self.journal.history, self.journal.devices
+        if (trace := trace_rows(devices, self.population.devices)) is not None:
             write_atomically(self.folder.path / "trace.jsonl", "".join(map(json_line, trace)).encode())
         self.folder.finish(flatten_names(params), evaluation_rows(self.reports, self.roster.devices), summary)
-        return Result(self.history, self.devices, params, summary)
-
-    def _seconds(self) -> float:
-        return time.perf_counter() - self.started
+        return Result(history, devices, params, summary)

@@ -79,33 +79,45 @@ def compare(
     results: Histories, label: str, larger: Curve, smaller: Curve, measure: str, summary: Summary
 ) -> Evidence | None:
     """Say whether the summary of one curve is larger than that of another, seed by seed; None where one was not run."""
-    differences = _differences(results, larger, smaller, measure, summary)
-    if differences is None:
-        return None
-    found = interval(differences)
-    return Evidence(label, larger.dataset, found, side(found))
+    return _evidence(results, label, larger, smaller, measure, summary, side)
 
 
 def within(
     results: Histories, label: str, first: Curve, second: Curve, measure: str, summary: Summary, margin: float
 ) -> Evidence | None:
     """Say whether two curves differ by no more than a margin; None where one was not run."""
-    differences = _differences(results, first, second, measure, summary)
-    if differences is None:
-        return None
-    found = interval(differences)
-    return Evidence(label, first.dataset, found, _both(side(found, -margin), _opposite(side(found, margin))))
+    return _evidence(
+        results,
+        label,
+        first,
+        second,
+        measure,
+        summary,
+        lambda found: _both(side(found, -margin), _opposite(side(found, margin))),
+    )
 
 
 def at_most(
     results: Histories, label: str, first: Curve, second: Curve, measure: str, summary: Summary, margin: float
 ) -> Evidence | None:
     """Say whether one curve is above another by no more than a margin; None where one was not run."""
+    return _evidence(results, label, first, second, measure, summary, lambda found: _opposite(side(found, margin)))
+
+
+def _evidence(
+    results: Histories,
+    label: str,
+    first: Curve,
+    second: Curve,
+    measure: str,
+    summary: Summary,
+    says: Callable[[Interval], str],
+) -> Evidence | None:
     differences = _differences(results, first, second, measure, summary)
     if differences is None:
         return None
     found = interval(differences)
-    return Evidence(label, first.dataset, found, _opposite(side(found, margin)))
+    return Evidence(label, first.dataset, found, says(found))
 
 
 def side(found: Interval, bound: float = 0.0) -> str:

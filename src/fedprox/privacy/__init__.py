@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedprox.privacy.accountant import Accountant
+from fedprox.privacy.accountant import Accountant, accountant_of
 from fedprox.privacy.clipping import clip
 from fedprox.privacy.mechanism import Mechanism, equal_weights, mechanism_of
 from fedprox.privacy.noise import Normals, seeded_normals, system_normals, with_noise
@@ -12,6 +12,7 @@ __all__ = [
     "Accountant",
     "Mechanism",
     "Normals",
+    "accountant_of",
     "check_private",
     "clip",
     "equal_weights",

@@ -22,9 +22,10 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.config import Config
 from fedprox.errors import FedProxError
 
-__all__ = ["Accountant", "load_dp_accounting"]
+__all__ = ["Accountant", "accountant_of", "load_dp_accounting"]
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,26 @@ class Accountant:
         epsilon, _ = load_dp_accounting().rdp.compute_epsilon(orders, rounds * divergences, self.delta)
         return float(epsilon)
 
+    def record(self, rounds: int) -> dict[str, float | None]:
+        """Return epsilon after so many rounds as it stands in `metrics.jsonl`: None where it is infinite."""
+        epsilon = self.epsilon(rounds)
+        return {"epsilon": epsilon if math.isfinite(epsilon) else None}
+
     def renyi(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return orders, and one round's Renyi divergence of each order."""
         return _one_round(self.devices, self.per_round, self.noise_multiplier / 2)
+
+
+def accountant_of(config: Config, devices: int) -> Accountant | None:
+    """Return the accountant of a private run; None where the config asks for no privacy.
+
+    >>> accountant_of(Config.from_dict({}), 30) is None
+    True
+    """
+    chosen = config.privacy
+    if chosen.clip == 0:
+        return None
+    return Accountant(devices, config.devices.per_round, chosen.noise_multiplier, chosen.delta)
 
 
 @lru_cache(maxsize=32)
