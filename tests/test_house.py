@@ -38,6 +38,7 @@ ORDER = [
     "mu",
     "privacy",
     "engines",
+    "student",
     "measured_sample",
     "sample_error",
     "data_pass",

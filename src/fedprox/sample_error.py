@@ -16,18 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.student import t_quantile
 from fedprox.trees import Tree
 
-__all__ = ["Interval", "Totals", "interval", "t_quantile"]
+__all__ = ["Interval", "Totals", "interval"]
 
 LEAST_GROUPS = 5
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -95,23 +94,6 @@ def interval(
     variance = unseen * (groups - 1) / groups * float(((without - without.mean()) ** 2).sum())
     half = t_quantile(groups - 1) * variance**0.5
     return Interval(float(whole - bias - half), float(whole - bias + half))
-
-
-def t_quantile(freedom: int) -> float:
-    """Return the two-sided quantile of Student's t for 95%, from four degrees of freedom on to within 0.3%.
-
-    The expansion around the normal quantile (Abramowitz and Stegun, 26.7.5).
-
-    >>> round(t_quantile(4), 2), round(t_quantile(19), 3)
-    (2.77, 2.093)
-    """
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
 
 
 def _flat(tree: Tree) -> NDArray[np.float64]:

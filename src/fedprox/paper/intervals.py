@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["LEVEL", "Interval", "combined", "interval"]
+from fedprox.student import t_quantile
 
-LEVEL = 0.95
+__all__ = ["Interval", "combined", "interval"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,5 @@ def combined(parts: Sequence[Interval]) -> Interval:
 
 
 def _around(mean: float, error: float, freedom: float) -> Interval:
-    from scipy.special import stdtrit  # scipy comes with jax
-
-    reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    reach = t_quantile(freedom) * error
     return Interval(mean, mean - reach, mean + reach, error, float(freedom))

@@ -7,11 +7,11 @@ from dataclasses import replace
 from fedprox.paper.claims import CLAIMS, Claim
 from fedprox.paper.experiments import EXPERIMENTS
 from fedprox.paper.headline import headline, headline_lines
-from fedprox.paper.intervals import LEVEL
 from fedprox.paper.provenance import commit, machine
 from fedprox.paper.results import Results
 from fedprox.paper.tables import table1, table1_lines
 from fedprox.paper.verdicts import FAILS, HOLDS, NOT_TESTED, PARTLY, Judgement
+from fedprox.student import LEVEL
 
 __all__ = ["judge_all", "results_page"]
 

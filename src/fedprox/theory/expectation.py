@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedprox.population import Population
 from fedprox.randomness import Purpose, words
+from fedprox.sampling import owners
 from fedprox.theory.decrease import rho
 from fedprox.theory.estimates import Smoothness
 from fedprox.theory.replay import Devices, largest
@@ -115,9 +116,8 @@ def _sets(population: Population, K: int, sets: int, seed: int, round: int) -> l
     offsets = population.train.offsets
     drawn = []
     for number in range(sets):
-        sample = words(K, seed, Purpose.RESAMPLED_DEVICES, round, number) % np.uint64(offsets[-1])
-        owners = np.searchsorted(offsets, sample.astype(np.int64), side="right") - 1
-        drawn.append(np.bincount(owners, minlength=population.devices))
+        random = words(K, seed, Purpose.RESAMPLED_DEVICES, round, number)
+        drawn.append(np.bincount(owners(random, offsets), minlength=population.devices))
     return drawn
 
 
