@@ -1,6 +1,7 @@
 """Threads that work side by side, and ahead."""
 
 import threading
+import time
 
 import pytest
 
@@ -12,6 +13,65 @@ def test_items_come_in_order_whoever_makes_them(count):
     workers = Workers(count)
     assert list(workers.ahead(iter(range(1, 50)))) == list(range(1, 50))
     workers.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_item_is_done_once(count):
+    workers = Workers(count)
+    for items in ([], [7], list(range(100))):
+        assert sorted(workers.run(lambda item: item * item, items, items)) == [
+            (position, item * item) for position, item in enumerate(items)
+        ]
+    workers.close()
+
+
+def test_the_most_costly_item_is_begun_first_and_by_the_thread_that_asks():
+    workers, begun = Workers(2), []
+
+    def task(item):
+        begun.append((item, threading.current_thread()))
+
+    list(workers.run(task, ["small", "large", "middle"], [1, 100, 10]))
+    assert ("large", threading.current_thread()) in begun
+    assert [item for item, _ in begun if item != "large"] == ["middle", "small"]
+    workers.close()
+
+
+def test_two_items_are_worked_on_at_the_same_time():
+    workers, both = Workers(2), threading.Barrier(2, timeout=10)
+    assert len(list(workers.run(lambda item: both.wait(), [1, 2], [1, 1]))) == 2
+    workers.close()
+
+
+def test_after_an_error_in_a_helper_nothing_more_is_begun():
+    workers, failed, begun = Workers(2), threading.Event(), []
+
+    def task(item):
+        begun.append(item)
+        if threading.current_thread() is threading.main_thread():
+            failed.wait(timeout=10)
+        else:
+            failed.set()
+            raise OSError(f"item {item}")
+
+    with pytest.raises(OSError, match="item 8"):
+        list(workers.run(task, list(range(10)), list(range(10))))
+    assert set(begun) <= {9, 8, 7}  # one of either thread, and perhaps the next before the error is through
+    workers.close()
+
+
+def test_whoever_stops_listening_stops_the_work():
+    workers, begun = Workers(2), []
+
+    def task(item):
+        begun.append(item)
+        time.sleep(0.01)
+
+    answers = workers.run(task, list(range(100)), [1] * 100)
+    next(answers)
+    answers.close()
+    workers.close()
+    assert len(begun) < 10
 
 
 def test_an_idle_worker_makes_the_next_item():

@@ -7,8 +7,11 @@ one; then its result cannot depend on how many cores there are.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import jax
@@ -98,39 +101,57 @@ def prepare() -> None:
 
 
 class Workers:
-    """Threads that run compiled programs side by side; the programs release Python's lock while they run."""
+    """Threads that run compiled programs side by side; the programs release Python's lock while they run.
+
+    The thread that asks is one of them: to wake it up for every answer would cost more than a small device's work.
+    """
 
     def __init__(self, count: int = 0) -> None:
         self.count = count or len(os.sched_getaffinity(0))
-        self._threads = ThreadPoolExecutor(self.count, "fedprox") if self.count > 1 else None
+        self._helpers = ThreadPoolExecutor(self.count - 1, "fedprox") if self.count > 1 else None
 
     def run(self, task: Callable[[Item], Answer], items: list[Item], costs: list[int]) -> Iterator[tuple[int, Answer]]:
         """Yield (position, task(item)) as they finish, having started the most costly ones first."""
-        order = sorted(range(len(items)), key=lambda position: -costs[position])
-        if self._threads is None or len(items) == 1:
-            for position in order:
-                yield position, task(items[position])
-            return
-        futures = {self._threads.submit(task, items[position]): position for position in order}
+        pending = iter(sorted(range(len(items)), key=lambda position: -costs[position]))
+        finished: SimpleQueue[tuple[int, Answer]] = SimpleQueue()
+
+        def help() -> None:
+            try:
+                for position in pending:  # shared: each position goes to one thread
+                    finished.put((position, task(items[position])))
+            finally:
+                _exhaust(pending)  # after an error nothing more is begun
+
+        first = list(islice(pending, 1))  # the most costly one stays here, where idle helpers can work ahead for it
+        helpers = [self._helpers.submit(help) for _ in items[1 : self.count]] if self._helpers else []
         try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            for position in chain(first, pending):
+                yield position, task(items[position])
+                while not finished.empty():
+                    yield finished.get()
+            for helper in helpers:
+                helper.result()
+            while not finished.empty():
+                yield finished.get()
         finally:
-            for future in futures:
-                future.cancel()
+            _exhaust(pending)
 
     def ahead(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Yield the items; while one is in use, a worker that has nothing else to do makes the next one."""
-        if self._threads is None:
+        """Yield the items; while one is in use, a helper that has nothing else to do makes the next one."""
+        if self._helpers is None:
             yield from items
             return
         item = next(items, None)
         while item is not None:
-            following = self._threads.submit(next, items, None)
+            following = self._helpers.submit(next, items, None)
             yield item
             item = next(items, None) if following.cancel() else following.result()
 
     def close(self) -> None:
         """End the threads."""
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
+        if self._helpers is not None:
+            self._helpers.shutdown(cancel_futures=True)
+
+
+def _exhaust(items: Iterator[Any]) -> None:
+    deque(items, maxlen=0)

@@ -60,6 +60,8 @@ def tree_sum(answers: Sequence[Any], part: Callable[[Any], Tree]) -> Tree:
     if first is None:
         return None
     nothing = jax.tree.map(np.zeros_like, part(first))
+    if not jax.tree.leaves(nothing):
+        return nothing
     total = TreeSum(len(answers))
     for position, answer in enumerate(answers):
         total.add(position, nothing if answer is None else part(answer))

@@ -69,7 +69,7 @@ class Stepwise:
             return params, taken
         program = minibatch_program(local.model, self, local.batch_size)
         for rows, counts, steps in local.minibatches(
-            piece_of(local.batch_size), epochs_at_once=0 if target is None else 1
+            piece_of(local.model, local.batch_size), epochs_at_once=0 if target is None else 1
         ):
             params, state = program(params, state, *fixed, span(local.begin, steps), rows, counts)
             taken += steps
@@ -78,9 +78,12 @@ class Stepwise:
         return params, taken
 
 
-def piece_of(batch_size: int) -> int:
-    """Return how many steps are taken in one call of the compiled loop."""
-    return max(16, min(1024, 16384 // batch_size))
+def piece_of(model: Model, batch_size: int) -> int:
+    """Return how many steps are taken in one call of the compiled loop.
+
+    Many, so that calls cost little beside them; fewer where steps are long, since no signal is heard during a call.
+    """
+    return max(16, min(1024 if model.small else 64, 16384 // batch_size))
 
 
 class Target:
