@@ -73,6 +73,8 @@ _EMPTY = np.zeros(4, np.uint64)
 
 def words(count: int, seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> NDArray[np.uint64]:
     """Return the first `count` random 64-bit words of one draw."""
+    if count == 0:
+        return np.empty(0, np.uint64)
     with stream(seed, purpose, round, device) as bits:
         raw: NDArray[np.uint64] = bits.random_raw(count)
     return raw

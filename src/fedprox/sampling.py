@@ -12,6 +12,7 @@ with probability n_k / n is the owner of a uniformly drawn sample, found by bise
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,9 +81,8 @@ def owners(random: NDArray[np.uint64], offsets: NDArray[np.int64]) -> NDArray[np
 
 def listed(drawn: NDArray[np.int64], offsets: NDArray[np.int64]) -> Cohort:
     """List each drawn device once, in the order in which they were first drawn."""
-    devices, first, draws = np.unique(drawn, return_index=True, return_counts=True)
-    order = np.argsort(first)
-    devices, draws = devices[order], draws[order]
+    counts = Counter(drawn.tolist())
+    devices, draws = (np.fromiter(numbers, np.int64, len(counts)) for numbers in (counts, counts.values()))
     return Cohort(devices, offsets[devices + 1] - offsets[devices], draws)
 
 
