@@ -78,12 +78,15 @@ class Stepwise:
         return params, taken
 
 
+@lru_cache(maxsize=32)
 def piece_of(model: Model, batch_size: int) -> int:
     """Return how many steps are taken in one call of the compiled loop.
 
-    Many, so that calls cost little beside them; fewer where steps are long, since no signal is heard during a call.
+    Many, so that a call costs little beside them; fewer of a larger model, because their orders share the cache with
+    its data, and because no signal is heard during a call.
     """
-    return max(16, min(1024 if model.small else 64, 16384 // batch_size))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
+    return max(16, min(1024, 2**24 // (batch_size * parameters)))
 
 
 class Target:
