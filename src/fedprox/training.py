@@ -39,7 +39,7 @@ from fedprox.sampling import check_sampling
 from fedprox.solver_choice import SolverChoice, solver_of
 from fedprox.state import State
 from fedprox.traffic import Traffic, traffic_of
-from fedprox.trees import Tree, difference, flatten_names, quiet, squared_norm
+from fedprox.trees import Tree, flatten_names, quiet, squared_distance
 
 __all__ = ["train"]
 
@@ -303,4 +303,4 @@ class _Run:
 def _signals(plan: RoundPlan, answer: RoundAnswer, before: Tree, after: Tree) -> mu.Signals:
     weights = tuple(plan.weights[plan.kept].tolist())
     drift2 = tuple(drift for drift in answer.drift2 if drift is not None)
-    return mu.Signals(None, weights, drift2, squared_norm(difference(after, before)))
+    return mu.Signals(None, weights, drift2, squared_distance(after, before))

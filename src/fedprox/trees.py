@@ -7,6 +7,7 @@ the same bits however the leaves arrive and whoever adds up a whole subtree.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ __all__ = [
     "is_finite",
     "quiet",
     "scale",
+    "squared_distance",
     "squared_norm",
     "to_numpy",
     "total",
@@ -55,7 +57,37 @@ def total(first: Tree, second: Tree) -> Tree:
 
 def squared_norm(tree: Tree) -> float:
     """Return ||tree||^2 over all leaves, summed in double precision."""
-    return float(sum(np.vdot(flat, flat) for leaf in jax.tree.leaves(tree) for flat in [np.ravel(leaf).astype(float)]))
+    return float(sum(_squares(part) for leaf in jax.tree.leaves(tree) for part in _parts(leaf)))
+
+
+def squared_distance(first: Tree, second: Tree) -> float:
+    """Return ||first - second||^2: differences in each leaf's own precision, summed in double precision.
+
+    >>> squared_distance({"a": np.array([3.0, 1.0])}, {"a": np.array([0.0, 5.0])})
+    25.0
+    """
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return float(
+        sum(
+            _squares(one - other)
+            for leaves in pairs
+            for one, other in zip(*(_parts(leaf) for leaf in leaves), strict=True)
+        )
+    )
+
+
+def _parts(leaf: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield a leaf in parts that stay in the cache, so that a large one is not copied as a whole."""
+    flat = np.ravel(leaf)
+    return (flat[begin : begin + _PART] for begin in range(0, flat.size, _PART))
+
+
+def _squares(part: np.ndarray[Any, Any]) -> float:
+    exact = part.astype(float)
+    return float(np.vdot(exact, exact))
+
+
+_PART = 1 << 15
 
 
 def inner_product(first: Tree, second: Tree) -> float:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.config import Config
 from fedprox.deploy.messages import Named, Work
+from fedprox.engines import RoundSum
 from fedprox.methods import Method, Solution
 from fedprox.mu import Signals
 from fedprox.plan import RoundPlan
@@ -26,7 +26,7 @@ from fedprox.sampling import merge_weights
 from fedprox.solvers import Solver
 from fedprox.state import State
 from fedprox.systems import Work as Given
-from fedprox.trees import Tree, TreeSum, difference, flatten_names, quiet, scale, squared_norm, unflatten_names
+from fedprox.trees import Tree, difference, flatten_names, quiet, scale, squared_distance, unflatten_names
 
 __all__ = ["Merged", "linear_terms", "merge"]
 
@@ -98,12 +98,12 @@ def merge(
         updates = {device: difference(iterate, params) for device, iterate in iterates.items()}
         if not mechanism.on_devices:
             updates = {device: clip(update, mechanism.clip) for device, update in updates.items()}
-        mean = _tree_sum(devices, updates, lambda device, update: scale(update, weight_of[device])) if updates else None
+        mean = _sum(devices, updates, lambda device, update: scale(update, weight_of[device]))
         private = mechanism.model(params, mean, len(updates), normals)
         params, server = method.merge(state.server, state.params, private, None)
     elif kept.any():
-        averaged = _tree_sum(devices, replies, lambda device, reply: scale(reply.averaged, weight_of[device]))
-        summed = _tree_sum(devices, replies, lambda device, reply: scale(reply.summed, float(masses[device])))
+        averaged = _sum(devices, replies, lambda device, reply: scale(reply.averaged, weight_of[device]))
+        summed = _sum(devices, replies, lambda device, reply: scale(reply.summed, float(masses[device])))
         params, server = method.merge(state.server, state.params, averaged, summed)
     return Merged(
         params,
@@ -115,8 +115,8 @@ def merge(
         Signals(
             None,
             tuple(weights[kept].tolist()),
-            tuple(squared_norm(difference(iterates[device], state.params)) for device in devices if device in iterates),
-            squared_norm(difference(params, state.params)),
+            tuple(squared_distance(iterates[device], state.params) for device in devices if device in iterates),
+            squared_distance(params, state.params),
         ),
     )
 
@@ -133,11 +133,10 @@ def _remembered(method: Method, state: State, device: int) -> Tree:
     return method.start_device(state.params) if remembered is None else remembered
 
 
-def _tree_sum(devices: list[int], replies: Mapping[int, Any], part: Callable[[int, Any], Tree]) -> Tree:
+def _sum(devices: list[int], replies: Mapping[int, Any], part: Callable[[int, Any], Tree]) -> Tree:
     """Add up a part of the replies along the tree over all positions; a device without one adds nothing at its own."""
-    parts = {device: part(device, reply) for device, reply in replies.items()}
-    nothing = jax.tree.map(np.zeros_like, next(iter(parts.values())))
-    total = TreeSum(len(devices))
+    total = RoundSum(len(devices))
     for position, device in enumerate(devices):
-        total.add(position, parts.get(device, nothing))
+        if device in replies:
+            total.add(position, part(device, replies[device]))
     return total.result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedprox.engines.blueprint import Blueprint, device_side
 from fedprox.engines.device import Answer, Broadcast, DeviceSide, Task
 from fedprox.engines.local import LocalEngine
-from fedprox.engines.round_answer import Engine, RoundAnswer
+from fedprox.engines.round_answer import Engine, RoundAnswer, RoundSum
 
 __all__ = [
     "Answer",
@@ -15,6 +15,7 @@ __all__ = [
     "Engine",
     "LocalEngine",
     "RoundAnswer",
+    "RoundSum",
     "Task",
     "device_side",
 ]

@@ -25,7 +25,7 @@ from fedprox.runtime import compiled
 from fedprox.solvers import LocalProblem, Solver
 from fedprox.solvers.solver import span
 from fedprox.subproblem import Subproblem, device_gradient
-from fedprox.trees import Tree, difference, quiet, scale, squared_norm, to_numpy
+from fedprox.trees import Tree, quiet, scale, squared_distance, to_numpy
 
 __all__ = ["Answer", "Broadcast", "DeviceSide", "Task"]
 
@@ -121,7 +121,7 @@ class DeviceSide:
             summed=scale(reply.summed, task.mass),
             state=reply.state,
             steps=steps,
-            drift2=squared_norm(difference(params, broadcast.params)),
+            drift2=squared_distance(params, broadcast.params),
             solved=(local, found),
         )
 

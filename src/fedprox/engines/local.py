@@ -1,22 +1,27 @@
 """The embedded engine: local problems are solved in this process, on all its cores.
 
-Each device of a round is one task. Tasks run side by side, the largest first, and their replies are added up along the
-fixed tree over positions, so that the bits of the merged model do not depend on the number of workers.
+Each device of a round is one task. Tasks run side by side, the largest first, and their replies are added up as they
+come, along the fixed tree over positions, so that the bits of the merged model do not depend on the number of workers.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from fedprox.engines.device import Answer, Broadcast, DeviceSide, Task
-from fedprox.engines.round_answer import RoundAnswer, tree_sum
+from fedprox.engines.device import Broadcast, DeviceSide, Task
+from fedprox.engines.round_answer import RoundAnswer, RoundSum
 from fedprox.resident import resident
 from fedprox.runtime import Workers
+from fedprox.solvers import LocalProblem
 from fedprox.trees import Tree, scale
 
 __all__ = ["LocalEngine"]
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 
 class LocalEngine:
@@ -38,25 +43,35 @@ class LocalEngine:
     def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast, *, gammas: bool = False) -> RoundAnswer:
         """Have every task's device work on its subproblem; None is a device that is not asked for its result."""
         shared = self._device.shared(broadcast)
-        answers = self._over(tasks, lambda task: self._device.solve(task, broadcast, shared))
+        averaged, summed = RoundSum(len(tasks)), RoundSum(len(tasks))
+        given = RoundAnswer.of_nobody(len(tasks), gammas)
+        solved: list[tuple[LocalProblem, Tree] | None] = [None] * len(tasks)
+        for position, answer in self._over(tasks, lambda task: self._device.solve(task, broadcast, shared), _budget):
+            averaged.add(position, answer.averaged)
+            summed.add(position, answer.summed)
+            given.states[position] = answer.state
+            given.steps[position] = answer.steps
+            given.drift2[position] = answer.drift2
+            if gammas:
+                solved[position] = answer.solved
         clock = time.perf_counter()
-        measured = self._inexactness(answers) if gammas else None
-        gamma_seconds = time.perf_counter() - clock
-        return RoundAnswer(
-            averaged=tree_sum(answers, lambda answer: answer.averaged),
-            summed=tree_sum(answers, lambda answer: answer.summed),
-            states=[answer and answer.state for answer in answers],
-            steps=[answer.steps if answer else 0 for answer in answers],
-            drift2=[answer and answer.drift2 for answer in answers],
-            gammas=measured,
-            gamma_seconds=gamma_seconds,
-        )
+        if given.gammas is not None:
+            for position, gamma in self._over(solved, lambda one: self._device.inexactness(*one), _samples):
+                given.gammas[position] = gamma
+        seconds = time.perf_counter() - clock
+        return replace(given, averaged=averaged.result(), summed=summed.result(), gamma_seconds=seconds)
 
     def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
         """Return sum of weight * grad F_k(params) over the tasks."""
         at = resident(params)
-        gradients = self._over(tasks, lambda task: scale(self._device.gradient(task.device, at), task.weight))
-        return tree_sum(gradients, lambda gradient: gradient)
+        total = RoundSum(len(tasks))
+
+        def weighted(task: Task) -> Tree:
+            return scale(self._device.gradient(task.device, at), task.weight)
+
+        for position, gradient in self._over(tasks, weighted, _budget):
+            total.add(position, gradient)
+        return total.result()
 
     def secure(self, states: Mapping[int, Any]) -> Mapping[int, Tree]:
         """Return the states: they are here."""
@@ -65,20 +80,19 @@ class LocalEngine:
     def close(self) -> None:
         """Do nothing: the threads belong to whoever made them."""
 
-    def _inexactness(self, answers: Sequence[Answer | None]) -> list[float | None]:
-        solved = [answer and answer.solved for answer in answers]
-        costs = [0 if one is None else one[0].count for one in solved]
-        gammas: list[float | None] = [None] * len(solved)
-        for position, gamma in self._workers.run(
-            lambda one: None if one is None else self._device.inexactness(*one), solved, costs
-        ):
-            gammas[position] = gamma
-        return gammas
+    def _over(
+        self, items: Sequence[Item | None], work: Callable[[Item], Found], cost: Callable[[Item], int]
+    ) -> Iterator[tuple[int, Found]]:
+        """Yield (position, work(item)) as they finish, for the items that are not None."""
+        asked = [position for position, item in enumerate(items) if item is not None]
+        chosen = [item for item in items if item is not None]
+        for index, found in self._workers.run(work, chosen, [cost(item) for item in chosen]):
+            yield asked[index], found
 
-    def _over(self, tasks: Sequence[Task | None], work: Callable[[Task], Any]) -> list[Any]:
-        asked = [position for position, task in enumerate(tasks) if task is not None]
-        chosen = [task for task in tasks if task is not None]
-        answers: list[Any] = [None] * len(tasks)
-        for index, answer in self._workers.run(work, chosen, [task.budget for task in chosen]):
-            answers[asked[index]] = answer
-        return answers
+
+def _budget(task: Task) -> int:
+    return task.budget
+
+
+def _samples(solved: tuple[LocalProblem, Tree]) -> int:
+    return solved[0].count

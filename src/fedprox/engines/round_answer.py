@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ import numpy as np
 from fedprox.engines.device import Broadcast, Task
 from fedprox.trees import Tree, TreeSum
 
-__all__ = ["Engine", "RoundAnswer", "tree_sum"]
+__all__ = ["Engine", "RoundAnswer", "RoundSum"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,18 @@ class RoundAnswer:
     drift2: list[float | None]
     gammas: list[float | None] | None = None  # gamma_k^t, where they were asked for
     gamma_seconds: float = 0.0  # how much longer the round took for them
+
+    @classmethod
+    def of_nobody(cls, count: int, gammas: bool) -> RoundAnswer:
+        """Return the answer of a round of `count` devices of whom nobody was asked."""
+        return cls(
+            averaged=None,
+            summed=None,
+            states=[None] * count,
+            steps=[0] * count,
+            drift2=[None] * count,
+            gammas=[None] * count if gammas else None,
+        )
 
 
 class Engine(Protocol):
@@ -54,15 +66,30 @@ class Engine(Protocol):
         """Let go of whatever the engine holds."""
 
 
-def tree_sum(answers: Sequence[Any], part: Callable[[Any], Tree]) -> Tree:
-    """Add up a part of the answers along the tree over all positions; a device not asked adds nothing at its own."""
-    first = next((answer for answer in answers if answer is not None), None)
-    if first is None:
-        return None
-    nothing = jax.tree.map(np.zeros_like, part(first))
-    if not jax.tree.leaves(nothing):
-        return nothing
-    total = TreeSum(len(answers))
-    for position, answer in enumerate(answers):
-        total.add(position, nothing if answer is None else part(answer))
-    return total.result()
+class RoundSum:
+    """The sum over a round's list of values that arrive in any order; whoever is not heard of adds nothing.
+
+    A value is that of one position or, with a `level`, the sum over an aligned chunk of 2**level positions.
+    """
+
+    def __init__(self, count: int, level: int = 0) -> None:
+        self._total = TreeSum(count)
+        self._level = level
+        self._missing = set(range(-(-count >> level)))
+        self._last: Tree = None
+
+    def add(self, index: int, value: Tree) -> None:
+        """Put in the value of a position or chunk."""
+        self._missing.remove(index)
+        self._last = value
+        if jax.tree.leaves(value):
+            self._total.add(index, value, self._level)
+
+    def result(self) -> Tree:
+        """Return the sum, None if there was no value."""
+        if not jax.tree.leaves(self._last):
+            return self._last
+        nothing = jax.tree.map(np.zeros_like, self._last) if self._missing else None
+        for index in self._missing:
+            self._total.add(index, nothing, self._level)
+        return self._total.result()

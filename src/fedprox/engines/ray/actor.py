@@ -17,7 +17,7 @@ import numpy as np
 from fedprox import __version__
 from fedprox.engines.blueprint import Blueprint
 from fedprox.engines.device import Answer, Broadcast, DeviceSide, Task
-from fedprox.engines.round_answer import tree_sum
+from fedprox.engines.round_answer import RoundSum
 from fedprox.errors import DataError
 from fedprox.population import Population
 from fedprox.population_folder import open_population
@@ -36,6 +36,7 @@ class ChunkAnswer(NamedTuple):
     steps: list[int]
     drift2: list[float | None]
     gammas: list[float | None]
+    seconds: float  # of the solves
     gamma_seconds: float
 
 
@@ -62,25 +63,28 @@ class DeviceActor:
 
         Return the chunk's answer, followed for a `stateful` method by what each device asked now remembers.
         """
+        started = time.perf_counter()
         device, remembered = self._side(), iter(states)
         shared = device.shared(broadcast)
-        answers: list[Answer | None] = []
+        averaged, summed = RoundSum(len(tasks)), RoundSum(len(tasks))
+        answers: list[Answer | None] = [None] * len(tasks)
         after: list[Tree] = []
-        for task in tasks:
-            answer = None
+        for position, task in enumerate(tasks):
             if task is not None:
                 own = task._replace(state=next(remembered, None))
-                answer = device.solve(own, broadcast, shared)
+                answers[position] = answer = device.solve(own, broadcast, shared)
+                averaged.add(position, answer.averaged)
+                summed.add(position, answer.summed)
                 after.append(own.state if answer.state is None else answer.state)
-            answers.append(answer)
         clock = time.perf_counter()
         measured = [device.inexactness(*answer.solved) if answer and gammas else None for answer in answers]
         chunk = ChunkAnswer(
-            averaged=tree_sum(answers, lambda answer: answer.averaged),
-            summed=tree_sum(answers, lambda answer: answer.summed),
+            averaged=averaged.result(),
+            summed=summed.result(),
             steps=[answer.steps if answer else 0 for answer in answers],
             drift2=[answer and answer.drift2 for answer in answers],
             gammas=measured,
+            seconds=clock - started,
             gamma_seconds=time.perf_counter() - clock if gammas else 0.0,
         )
         return (chunk, *after) if stateful else chunk
@@ -89,8 +93,11 @@ class DeviceActor:
     def gradient(self, params: Tree, tasks: Sequence[Task | None]) -> Tree:
         """Return the sum over the chunk's subtree of weight * grad F_k(params)."""
         device, at = self._side(), resident(params)
-        gradients = [task and scale(device.gradient(task.device, at), task.weight) for task in tasks]
-        return tree_sum(gradients, lambda gradient: gradient)
+        total = RoundSum(len(tasks))
+        for position, task in enumerate(tasks):
+            if task is not None:
+                total.add(position, scale(device.gradient(task.device, at), task.weight))
+        return total.result()
 
     def _side(self) -> DeviceSide:
         if self._device is None:

@@ -3,10 +3,12 @@
 A chunk of level L holds positions i 2^L to (i + 1) 2^L - 1, so that its sum is the node i of level L of the binary tree
 along which `fedprox.trees.TreeSum` adds up. There are several chunks for each worker: the one who gets a chunk first is
 the one who is free, so that a slow worker holds back only the chunk it is at. The chunk with most work goes first.
+Where the devices have little to do, chunks are fewer: each costs a call and a model's way back.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +16,8 @@ from fedprox.engines.device import Task
 
 __all__ = ["Chunk", "chunk_level", "chunks"]
 
-_PER_WORKER = 4  # chunks, at least, where the round has so many devices
+_FEWEST, _MOST = 2, 4  # chunks, at least, for each worker, where the round has so many devices
+_CALL, _BYTE = 0.02, 1e-8  # seconds: a chunk should have more work than a few calls take, and a model's way back
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,20 @@ class Chunk:
         return tuple(task and task._replace(state=None) for task in self.tasks)
 
 
-def chunk_level(count: int, workers: int) -> int:
+def chunk_level(count: int, workers: int, seconds: float = math.inf, size: int = 0) -> int:
     """Return the largest level that leaves several chunks for each worker.
+
+    `seconds` is the work of all devices of the round together, `size` that of the model in bytes.
 
     >>> chunk_level(10, 2), chunk_level(100, 2), chunk_level(100, 32)
     (0, 3, 0)
+    >>> chunk_level(10, 2, seconds=0.01), chunk_level(100, 2, seconds=0.01)
+    (1, 5)
     """
+    worthwhile = seconds / (_CALL + _BYTE * size) / workers
+    least = workers * min(max(worthwhile, _FEWEST), _MOST)
     level = 0
-    while -(-count >> (level + 1)) >= _PER_WORKER * workers:
+    while -(-count >> (level + 1)) >= least:
         level += 1
     return level
 

@@ -21,11 +21,11 @@ from fedprox.engines.ray.chunks import Chunk, chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
 from fedprox.engines.ray.pool import Call, Pool, reason
 from fedprox.engines.ray.states import Origin, RemoteState, States
-from fedprox.engines.round_answer import RoundAnswer
+from fedprox.engines.round_answer import RoundAnswer, RoundSum
 from fedprox.errors import ConfigError, RunError
 from fedprox.methods import Method
 from fedprox.population import Population, Samples
-from fedprox.trees import Tree, TreeSum
+from fedprox.trees import Tree
 
 __all__ = ["RayEngine"]
 
@@ -39,6 +39,7 @@ class RayEngine:
         self._method = method
         self._pool: Pool | None = None
         self._stateful = False
+        self._step_seconds = 1.0  # of a mini-batch step, in the last round; at first nobody knows, so it is long
         self._states = States(self._ray, self._state_after)
         self._blueprint = self._put(blueprint, "`model`, `method` and `solver` must be objects that Ray can send")
         self._population = self._put(
@@ -70,19 +71,22 @@ class RayEngine:
         """Have every task's device work on its subproblem; None is a device that is not asked for its result."""
         sent = self._ray.put(broadcast)
         # a state stays with its actor, so that it need not travel: devices that remember something go one by one
-        level = 0 if self._stateful else chunk_level(len(tasks), self.workers)
+        work = sum(task.budget for task in tasks if task is not None)
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(broadcast.params))
+        level = 0 if self._stateful else chunk_level(len(tasks), self.workers, work * self._step_seconds, size)
         parts = [part for part in chunks(tasks, level) if part.asked]
         befores = [[self._states.take(task.state) for _, task in part.asked] for part in parts]
         calls = [self._solve_call(*each, sent, gammas) for each in zip(parts, befores, strict=True)]
-        averaged, summed = _Sum(len(tasks), level), _Sum(len(tasks), level)
-        answer = _nothing(len(tasks), gammas)
-        gamma_seconds = 0.0
+        averaged, summed = RoundSum(len(tasks), level), RoundSum(len(tasks), level)
+        answer = RoundAnswer.of_nobody(len(tasks), gammas)
+        seconds = gamma_seconds = 0.0
         for done in self._actors.run(calls):
             part, given = parts[done.position], done.answer
             averaged.add(part.index, given.averaged)
             summed.add(part.index, given.summed)
             answer.steps[part.span] = given.steps
             answer.drift2[part.span] = given.drift2
+            seconds += given.seconds
             if answer.gammas is not None:
                 answer.gammas[part.span] = given.gammas
                 gamma_seconds += given.gamma_seconds / self.workers  # they measure side by side
@@ -90,6 +94,7 @@ class RayEngine:
                 answer.states[position] = RemoteState(
                     reference, done.actor, Origin(before, task._replace(state=None), sent)
                 )
+        self._step_seconds = seconds / max(work, 1)
         return replace(answer, averaged=averaged.result(), summed=summed.result(), gamma_seconds=gamma_seconds)
 
     def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
@@ -97,7 +102,7 @@ class RayEngine:
         at = self._ray.put(params)
         level = chunk_level(len(tasks), self.workers)
         parts = [part for part in chunks(tasks, level) if part.asked]
-        total = _Sum(len(tasks), level)
+        total = RoundSum(len(tasks), level)
 
         def call(part: Chunk) -> Call:
             return Call("gradient", lambda: (at, part.bare), part.work)
@@ -142,41 +147,6 @@ class RayEngine:
             return self._ray.put(value)
         except Exception as error:  # serialisation raises whatever an object's own code raises
             raise ConfigError(f"{rule}; got {type(error).__name__}: {reason(error)}") from None
-
-
-class _Sum:
-    """The sum over a round's list from sums over some of its chunks; the others, of whom nobody was asked, add zero."""
-
-    def __init__(self, count: int, level: int) -> None:
-        self._total = TreeSum(count)
-        self._level = level
-        self._missing = set(range(-(-count >> level)))
-        self._last: Tree = None
-
-    def add(self, index: int, value: Tree) -> None:
-        self._total.add(index, value, self._level)
-        self._missing.remove(index)
-        self._last = value
-
-    def result(self) -> Tree:
-        if self._last is None:
-            return None
-        nothing = jax.tree.map(np.zeros_like, self._last)
-        for index in self._missing:
-            self._total.add(index, nothing, self._level)
-        return self._total.result()
-
-
-def _nothing(count: int, gammas: bool) -> RoundAnswer:
-    """Return the answer of a round in which nobody was asked."""
-    return RoundAnswer(
-        averaged=None,
-        summed=None,
-        states=[None] * count,
-        steps=[0] * count,
-        drift2=[None] * count,
-        gammas=[None] * count if gammas else None,
-    )
 
 
 def _training_part(population: Population) -> Population:
