@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from fedprox.engines.ray.last_words import LastWords
 from fedprox.errors import ConfigError, RunError
 
 __all__ = ["Cluster"]
@@ -54,6 +55,7 @@ class Cluster:
         self._lock: IO[bytes] | None = None
         self._before: dict[str, str | None] = {}
         self._joined = self.is_lost = False
+        self._last_words: LastWords | None = None
         address = address or os.environ.get("RAY_ADDRESS", "")
         try:
             self._open(address, workers)
@@ -106,6 +108,10 @@ class Cluster:
             except Exception as error:  # whatever Ray raises, down to OSError, is the answer
                 raise RunError(f"{failure}: {_first_line(error)}") from None
         self._joined = True
+        self._last_words = LastWords(
+            "fedprox: the process had to end at once: it was killed, or Ray ended it because the node of the cluster "
+            "that it was connected to is lost (a run folder goes on from its checkpoint with --resume)"
+        )
 
     def _room(self, workers: int) -> int:
         room = int(self.ray.cluster_resources().get("CPU", 0))
@@ -135,6 +141,8 @@ class Cluster:
             with _own_signals():
                 self.ray.shutdown()
         self._joined = False
+        if self._last_words is not None:
+            self._last_words.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._lock is not None:
