@@ -134,7 +134,7 @@ class Workers:
         pending = iter(sorted(range(len(items)), key=lambda position: -costs[position]))
         finished: SimpleQueue[tuple[int, Answer]] = SimpleQueue()
 
-        def help() -> None:
+        def assist() -> None:
             try:
                 for position in pending:  # shared: each position goes to one thread
                     finished.put((position, task(items[position])))
@@ -142,7 +142,7 @@ class Workers:
                 _exhaust(pending)  # after an error nothing more is begun
 
         first = list(islice(pending, 1))  # the most costly one stays here, where idle helpers can work ahead for it
-        helpers = [self._helpers.submit(help) for _ in items[1 : self.count]] if self._helpers else []
+        helpers = [self._helpers.submit(assist) for _ in items[1 : self.count]] if self._helpers else []
         try:
             for position in chain(first, pending):
                 yield position, task(items[position])

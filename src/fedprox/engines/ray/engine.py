@@ -39,7 +39,7 @@ class RayEngine:
         self._method = method
         self._pool: Pool | None = None
         self._stateful = False
-        self._step_seconds = 1.0  # of a mini-batch step, in the last round; at first nobody knows, so it is long
+        self._step_seconds = 1.0  # of a mini-batch step in the last round; long, as long as nobody knows
         self._states = States(self._ray, self._state_after)
         self._blueprint = self._put(blueprint, "`model`, `method` and `solver` must be objects that Ray can send")
         self._population = self._put(
@@ -70,9 +70,9 @@ class RayEngine:
     def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast, *, gammas: bool = False) -> RoundAnswer:
         """Have every task's device work on its subproblem; None is a device that is not asked for its result."""
         sent = self._ray.put(broadcast)
-        # a state stays with its actor, so that it need not travel: devices that remember something go one by one
         work = sum(task.budget for task in tasks if task is not None)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(broadcast.params))
+        # a state stays with its actor, so that it need not travel: devices that remember something go one by one
         level = 0 if self._stateful else chunk_level(len(tasks), self.workers, work * self._step_seconds, size)
         parts = [part for part in chunks(tasks, level) if part.asked]
         befores = [[self._states.take(task.state) for _, task in part.asked] for part in parts]
@@ -94,7 +94,8 @@ class RayEngine:
                 answer.states[position] = RemoteState(
                     reference, done.actor, Origin(before, task._replace(state=None), sent)
                 )
-        self._step_seconds = seconds / max(work, 1)
+        if work:
+            self._step_seconds = seconds / work
         return replace(answer, averaged=averaged.result(), summed=summed.result(), gamma_seconds=gamma_seconds)
 
     def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
