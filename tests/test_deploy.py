@@ -215,7 +215,7 @@ def test_the_model_is_what_the_devices_that_were_merged_make_of_it(federation, d
             *(row[key] for key in ("device", "steps", "weight", "kept")), strict=True
         ):
             if kept:
-                asked = Instruction(params, None, row["round"], 0.5, steps, 0.0)
+                asked = Instruction(device, params, None, row["round"], 0.5, steps, 0.0)
                 work = Device(config, model, DeviceData.of(population, device)).work(asked)
                 merged = {name: array + np.float32(weight) * work.params[name] for name, array in merged.items()}
         params = merged

@@ -5,13 +5,14 @@ import json
 import math
 import re
 import stat
+import struct
 import tomllib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Error, RecordDict
+from flwr.app import Array, Error, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -157,8 +158,8 @@ def zeros():
 
 def test_a_device_that_is_cut_off_says_so_and_returns_what_it_has():
     own = device(config_of(measure={"gamma": True}))
-    assert not own.work(Instruction(zeros(), None, 1, 0.5, 7, 0.0)).stopped_by_time  # and everything is compiled
-    work = own.work(Instruction(zeros(), None, 1, 0.5, 10**9, 0.5))
+    assert not own.work(Instruction(1, zeros(), None, 1, 0.5, 7, 0.0)).stopped_by_time  # and everything is compiled
+    work = own.work(Instruction(1, zeros(), None, 1, 0.5, 10**9, 0.5))
     assert work.stopped_by_time
     assert 0 < work.steps < 10**9
     assert work.seconds < 5
@@ -172,9 +173,15 @@ def test_a_device_reports_the_gamma_and_the_loss_that_a_simulation_measures(smal
     simulated = fedprox.train(config, population=POPULATION)
     for position, number in enumerate(simulated.devices[0]["device"]):
         budget = simulated.devices[0]["budget"][position]
-        work = device(config, number).work(Instruction(zeros(), None, 1, 0.5, budget, 0.0))
+        work = device(config, number).work(Instruction(number, zeros(), None, 1, 0.5, budget, 0.0))
         assert work.steps == budget
         assert work.gamma == pytest.approx(simulated.devices[0]["gamma"][position], rel=1e-5)
+        assert work.loss == pytest.approx(math.log(3), rel=1e-6)
+
+
+def test_a_device_refuses_the_work_of_another():
+    with pytest.raises(WrongMessageError, match="the message is for device 2; this is device 1"):
+        device(config_of()).work(Instruction(2, zeros(), None, 1, 0.5, 7, 0.0))
 
 
 def test_a_device_holds_only_its_own_samples_under_its_own_number():
@@ -207,16 +214,21 @@ def test_messages_come_back_as_they_went(numbers, steps, cut):
     back = Work.from_records(work.to_records())
     assert np.array_equal(back.params["a.b"], array)
     assert replace(back, params={}) == replace(work, params={})
-    asked = Instruction({"w": array}, {"w": array}, 3, 0.1, steps, 2.0)
+    asked = Instruction(7, {"w": array}, {"w": array}, 3, 0.1, steps, 2.0)
     back = Instruction.from_records(asked.to_records())
     assert np.array_equal(back.linear["w"], array)
-    assert (back.round, back.mu, back.budget, back.seconds) == (3, 0.1, steps, 2.0)
+    assert (back.device, back.round, back.mu, back.budget, back.seconds) == (7, 3, 0.1, steps, 2.0)
 
 
 def npy(array, **more):
     buffer = io.BytesIO()
     np.save(buffer, array, **more)
     return buffer.getvalue()
+
+
+def header(text):
+    """Return the beginning of a .npy file with this text for its header."""
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode()
 
 
 @pytest.mark.parametrize(
@@ -228,6 +240,11 @@ def npy(array, **more):
         (npy(np.array(["text"])), "plain numbers"),
         (npy(np.zeros(4))[:-8], "must not have 24 bytes"),
         (npy(np.zeros(1)).replace(b"(1,)", b"(9,)"), "must not have 8 bytes"),  # a length that is not borne out
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -3), }") + bytes(24), "must not have 24 bytes"),
+        (header("{'descr': ("), "npy file"),
+        (header("{[]: 1}"), "npy file"),
+        (header("{1: 2, 'a': 3}"), "npy file"),
+        (header("-" * 9000 + "1"), "npy file"),
     ],
 )
 def test_arrays_that_are_none_are_refused(data, words):
@@ -270,6 +287,8 @@ def with_params(**changes):
         (with_params(weight=np.full((2, 2), np.inf, np.float32)), "not finite"),
         (replace(GOOD, steps=6), "6 steps are more than the budget of 5"),
         (replace(GOOD, seconds=math.nan), "seconds"),
+        (replace(GOOD, speed=-1.0), "the speed must be a number > 0; got -1.0"),
+        (replace(GOOD, gamma=math.nan), "gamma must be a number >= 0; got nan"),
         (with_params(weight=np.full((2, 2), 50, np.float32)), r"\|\|w_k - w\^t\|\| = 100 is beyond the limit of 10"),
     ],
 )
@@ -322,10 +341,10 @@ def test_a_pytorch_device_takes_the_same_path_as_the_simulation_and_keeps_the_de
     simulated = fedprox.train(config, population=POPULATION, model=model, solver=solver)
     assert np.array_equal(result.params["weight"], simulated.params["weight"])
     assert result.history[-1]["train_loss"] == pytest.approx(simulated.history[-1]["train_loss"], rel=1e-6)
-    work = grid.devices[101].work(Instruction(flatten_names(result.params), None, 3, 0.5, 10**9, 0.5))
+    work = grid.devices[101].work(Instruction(1, flatten_names(result.params), None, 3, 0.5, 10**9, 0.5))
     assert work.stopped_by_time
     assert 0 < work.steps < 10**9
-    expected = grid.devices[101].work(Instruction(flatten_names(result.params), None, 3, 0.5, work.steps, 0.0))
+    expected = grid.devices[101].work(Instruction(1, flatten_names(result.params), None, 3, 0.5, work.steps, 0.0))
     assert np.array_equal(work.params["weight"], expected.params["weight"])
 
 
@@ -448,6 +467,57 @@ def test_a_node_that_is_offline_is_not_waited_for(tmp_path, monkeypatch):
     assert grid.clock.now() < 5
 
 
+def test_an_array_that_cannot_be_read_costs_its_device_the_round_and_nobody_else(tmp_path, monkeypatch):
+    bad = header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -3), }") + bytes(12)
+
+    def garbage(device, asked, answer):
+        if device != 1 or not isinstance(asked, Instruction):
+            return answer
+        records = answer.to_records()
+        records["arrays"]["bias"] = Array("float32", (3,), "numpy.ndarray", bad)
+        return records
+
+    config = config_of(rounds=1, devices={"per_round": 4})
+    [row] = run(config, FakeGrid(config, POPULATION, garbage), tmp_path / "run", monkeypatch).devices
+    at = row["device"].index(1)
+    assert row["problem"][at].startswith("refused: an array of shape (-1, -3)")
+    assert [kept for place, kept in enumerate(row["kept"]) if place != at] == [True] * 3
+
+
+def test_a_device_whose_time_was_up_before_its_first_step_adds_nothing(tmp_path, monkeypatch):
+    def too_slow(device, asked, answer):
+        if device != 1 or not isinstance(asked, Instruction):
+            return answer
+        return replace(answer, params=asked.params, steps=0, stopped_by_time=True)
+
+    config = config_of(rounds=1, devices={"per_round": 4})
+    [row] = run(config, FakeGrid(config, POPULATION, too_slow), tmp_path / "run", monkeypatch).devices
+    at = row["device"].index(1)
+    assert (row["weight"][at], row["problem"][at]) == (0, "the time was up before its first step")
+    assert sum(row["weight"]) == pytest.approx(1)
+
+
+def test_late_replies_are_in_the_record_of_the_round_in_which_they_come(tmp_path, monkeypatch):
+    config = config_of(rounds=3, devices={"per_round": 4}, deploy={"deadline": 5.0, "grace": 5.0})
+    # device 3 answers the first round while the others measure, who take a second for it
+    delays = {(103, "1"): 10.5, (100, "1"): 1.0}
+    grid = FakeGrid(config, POPULATION, delays=delays)
+    result = run(config, grid, tmp_path / "run", monkeypatch)
+    assert result.summary["late_replies"] == 1
+    assert [row["late"] for row in result.devices] == [0, 1, 0]
+
+
+def test_that_nobody_can_be_reached_says_nothing_of_the_model(tmp_path, monkeypatch):
+    def silent(device, asked, answer):
+        return Error(2, "asleep") if isinstance(answer, Evaluation) and grid.clock.now() < 1 else answer
+
+    config = config_of(rounds=2, stop={"diverged": True})
+    grid = FakeGrid(config, POPULATION, silent, delays={(100, "1"): 2.0, (101, "1"): 2.0, (102, "1"): 2.0})
+    result = run(config, grid, tmp_path / "run", monkeypatch)
+    assert result.summary["ended"] == "finished"
+    assert result.history.column("round") == [1, 2]  # the start was not measured
+
+
 def test_reports_that_cannot_be_true_are_not_counted(tmp_path, monkeypatch):
     def behave(device, asked, answer):
         if not isinstance(answer, Evaluation):
@@ -480,11 +550,39 @@ def test_two_nodes_cannot_be_the_same_device():
     roster.gather(10)
     assert [roster.node(device) for device in roster.devices] == [100, 101, 102]
     assert roster.turned_away == ["node 103: device 2 is already here, as node 102"]
-    grid.online.discard(102)  # the node is gone; another may take its place
-    grid.online.add(104)
-    grid.data[104] = grid.data[102]
+    asked = len(grid.sent)
     roster.meet(10)
-    assert roster.node(2) == 104
+    assert len(grid.sent) == asked  # nobody is missing, so nobody is asked again
+    grid.online.discard(102)  # the node is gone; the other one may take its place
+    roster.meet(10)
+    assert roster.node(2) == 103
+    assert roster.turned_away == []
+
+
+def test_a_node_that_did_not_answer_is_asked_again_while_a_device_is_missing():
+    config, clock = config_of(), Clock()
+    asleep = {2}
+    grid = FakeGrid(config, POPULATION, lambda device, asked, answer: None if device in asleep else answer)
+    grid.clock = clock
+    grid.online.discard(103)
+    roster = Roster(3, Post(grid, clock.now, clock.sleep), clock.now, clock.sleep)
+    roster.meet(3)
+    assert roster.turned_away == ["node 102: no answer within 3 seconds"]
+    asleep.clear()
+    roster.gather(10)
+    assert roster.node(2) == 102
+
+
+@pytest.mark.parametrize("claim", [{"train_samples": 2**31}, {"test_samples": 2**62}, {"train_samples": 0}])
+def test_a_number_of_samples_that_nobody_has_is_turned_away(claim):
+    config, clock = config_of(), Clock()
+    grid = FakeGrid(
+        config, POPULATION, lambda device, asked, answer: replace(answer, **claim) if device == 1 else answer
+    )
+    grid.clock = clock
+    roster = Roster(4, Post(grid, clock.now, clock.sleep), clock.now, clock.sleep)
+    with pytest.raises(RunError, match=rf"device 1 has not; turned away: node 101: `{next(iter(claim))}` must be"):
+        roster.gather(5)
 
 
 def test_a_number_beyond_the_population_is_turned_away():
@@ -497,6 +595,18 @@ def test_a_number_beyond_the_population_is_turned_away():
 
 
 # --- settings, project, keys
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"systems": {"model": "clock"}}, r"`systems.model` must be 'stragglers' on real devices.*got 'clock'"),
+        ({"deploy": {"min_replies": 4}}, r"`deploy.min_replies` must be at most 3, `devices.per_round`; got 4"),
+    ],
+)
+def test_what_real_devices_cannot_do_is_refused(sections, words):
+    with pytest.raises(ConfigError, match=words):
+        check_deployable(config_of(**sections))
 
 
 def test_settings_come_from_the_app_and_the_run(tmp_path):

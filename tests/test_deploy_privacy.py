@@ -11,7 +11,7 @@ from fedprox.config import Config
 from fedprox.deploy import merge as merging
 from fedprox.deploy.messages import Instruction
 from fedprox.deploy.settings import check_deployable
-from fedprox.errors import ConfigError
+from fedprox.errors import ConfigError, RunFolderError
 from fedprox.privacy import Accountant
 from fedprox.trees import flatten_names
 from test_deploy_parts import POPULATION, config_of, run
@@ -39,7 +39,7 @@ def test_who_clips_before_an_update_leaves_the_device(where, sent):
     grid = FakeGrid(config, POPULATION)
     device = grid.devices[101]
     anchor = flatten_names(fedprox.train({**config.to_dict(), "rounds": 1}, population=POPULATION).params)
-    work = device.work(Instruction(anchor, None, 1, 0.5, 30, 0.0))
+    work = device.work(Instruction(1, anchor, None, 1, 0.5, 30, 0.0))
     norm = np.sqrt(sum(((work.params[name] - anchor[name]) ** 2).sum() for name in anchor))
     assert bool(norm <= 0.05 * 1.001) is sent
 
@@ -83,8 +83,35 @@ def test_what_is_taken_again_is_counted_again(tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         run(config, FakeGrid(config, POPULATION, dies), tmp_path / "run", monkeypatch)
-    resumed = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch, resume=True)
-    assert resumed.history[-1]["epsilon"] > Accountant(4, 3, 3.0, 1e-5).epsilon(3)
+    # whatever the settings are that may change on the way
+    other = Config.from_dict({**config.to_dict(), "checkpoint": {"every": 2}, "deploy": {"devices": 4, "repeats": 0}})
+    resumed = run(other, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch, resume=True)
+    assert resumed.history[-1]["epsilon"] == Accountant(4, 3, 3.0, 1e-5).epsilon(4)  # round 3 was sent out twice
+
+
+def test_what_was_sent_out_must_be_on_record(tmp_path, monkeypatch):
+    config = config_of(rounds=2, privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN)
+    run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
+    (tmp_path / "run" / "released.json").write_text('{"rounds": 1}')
+    longer = Config.from_dict({**config.to_dict(), "rounds": 3})
+    with pytest.raises(RunFolderError, match=r"released.json must say .* at least 2, .*; got 1"):
+        run(longer, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch, resume=True)
+
+
+def test_the_number_of_devices_stays_as_it_was(tmp_path, monkeypatch):
+    config = config_of(rounds=1, privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN)
+    run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
+    more = Config.from_dict({**config.to_dict(), "rounds": 2, "deploy": {"devices": 40}})
+    with pytest.raises(RunFolderError, match=r"resume must not change `deploy.devices`"):
+        run(more, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch, resume=True)
+
+
+def test_a_limit_that_the_noise_alone_goes_beyond_is_refused(tmp_path, monkeypatch):
+    config = config_of(
+        privacy={"clip": 0.05, "noise_multiplier": 100.0, "where": "client"}, measure=PLAIN, deploy={"max_norm": 1.0}
+    )
+    with pytest.raises(ConfigError, match=r"`deploy.max_norm` must be 0 or at least \d+ .*; got 1"):
+        run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
 
 
 @pytest.mark.parametrize("key", ["dissimilarity", "gamma"])

@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _MAY_CHANGE = ("rounds", "engine", "checkpoint", "deploy")  # on resume
+_MUST_STAY = "deploy.devices"  # who can be drawn, and what privacy costs
 _BEGINNINGS = {"checkpoint", ".config.toml.new"}  # what a process leaves that dies before it has written a config
 
 Tensors = dict[str, np.ndarray[Any, Any]]
@@ -173,7 +174,7 @@ def check_continues(path: Path, config: Config) -> None:
     if not (path / "config.toml").exists():
         return
     before, now = Config.from_toml(path / "config.toml").to_dict(), config.to_dict()
-    changed = [key for key in _different(before, now) if key.split(".")[0] not in _MAY_CHANGE]
+    changed = [key for key in _different(before, now) if key.split(".")[0] not in _MAY_CHANGE or key == _MUST_STAY]
     if changed:
         raise RunFolderError(
             f"{path} was started with another config; resume must not change " + ", ".join(f"`{k}`" for k in changed)

@@ -24,7 +24,7 @@ from fedprox import methods
 from fedprox.config import Config
 from fedprox.deploy.deadline import Deadline, TimedProblem
 from fedprox.deploy.device_data import DeviceData
-from fedprox.deploy.messages import Evaluation, Instruction, Introduction, Model, Work
+from fedprox.deploy.messages import Evaluation, Instruction, Introduction, Model, Work, WrongMessageError
 from fedprox.deploy.settings import run_settings
 from fedprox.errors import ConfigError
 from fedprox.inexactness import gradient_norm_program, inexactness
@@ -99,6 +99,8 @@ class Device:
 
     def work(self, asked: Instruction, arrived: float | None = None) -> Work:
         """Work on the subproblem until the budget or the time is spent."""
+        if asked.device != self._data.device:  # the node was started again under another number
+            raise WrongMessageError(f"the message is for device {asked.device}; this is device {self._data.device}")
         started = time.monotonic() if arrived is None else arrived
         left = asked.seconds - (time.monotonic() - started) if asked.seconds else math.inf
         deadline = Deadline(left)

@@ -1,6 +1,6 @@
 """What goes over the wire: named arrays and a few numbers, in Flower's records.
 
-    to a device    train: w^t, the linear term c_k where there is one, round, mu, budget, seconds
+    to a device    train: its number, w^t, the linear term c_k where there is one, round, mu, budget, seconds
                    evaluate: w
                    query: nothing
     back           train: w_k, steps, seconds, samples per second, F_k(w^t), gamma
@@ -42,6 +42,7 @@ __all__ = [
 Named = dict[str, NDArray[Any]]
 
 _ARRAYS, _LINEAR, _VALUES = "arrays", "linear", "values"
+_MOST_SAMPLES = 2**31 - 1  # of a device, as of a population
 
 
 class WrongMessageError(RunError):
@@ -52,6 +53,7 @@ class WrongMessageError(RunError):
 class Instruction:
     """What a device is asked to do in a round."""
 
+    device: int  # who is meant
     params: Named  # w^t
     linear: Named | None  # c_k
     round: int
@@ -61,8 +63,8 @@ class Instruction:
 
     def to_records(self) -> RecordDict:
         """Return the message."""
-        values = {"round": self.round, "mu": self.mu, "budget": self.budget, "seconds": self.seconds}
-        return _records(values, self.params, self.linear)
+        names = ("device", "round", "mu", "budget", "seconds")
+        return _records({name: getattr(self, name) for name in names}, self.params, self.linear)
 
     @classmethod
     def from_records(cls, records: RecordDict) -> Instruction:
@@ -70,6 +72,7 @@ class Instruction:
         values = _values(records)
         linear = _arrays(records, _LINEAR) if _LINEAR in records.array_records else None
         return cls(
+            _whole(values, "device"),
             _arrays(records, _ARRAYS),
             linear,
             _whole(values, "round"),
@@ -188,8 +191,10 @@ class Introduction:
         values = _values(records)
         names = ("device", "train_samples", "test_samples")
         device, train, test = (_whole(values, name) for name in names)
-        if train < 1:
-            raise WrongMessageError(f"`train_samples` must be a whole number >= 1; got {train}")
+        if not 1 <= train <= _MOST_SAMPLES:
+            raise WrongMessageError(f"`train_samples` must be a whole number from 1 to {_MOST_SAMPLES}; got {train}")
+        if test > _MOST_SAMPLES:
+            raise WrongMessageError(f"`test_samples` must be a whole number from 0 to {_MOST_SAMPLES}; got {test}")
         return cls(device, train, test)
 
 
@@ -206,12 +211,12 @@ def read_array(data: bytes) -> NDArray[Any]:
         version = np.lib.format.read_magic(file)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, is_fortran, dtype = read(file)
-    except (KeyError, ValueError, SyntaxError, EOFError) as error:
-        raise WrongMessageError(f"an array must be the bytes of a .npy file: {error}") from None
+    except Exception as error:  # a header is text that NumPy has Python parse, which raises whatever it raises
+        raise WrongMessageError(f"an array must be the bytes of a .npy file: {type(error).__name__}: {error}") from None
     if dtype.kind not in "fiu":
         raise WrongMessageError(f"an array must hold plain numbers; got {dtype}")
     rest = memoryview(data)[file.tell() :]
-    if len(rest) != math.prod(shape) * dtype.itemsize:
+    if any(side < 0 for side in shape) or len(rest) != math.prod(shape) * dtype.itemsize:
         raise WrongMessageError(f"an array of shape {shape} and {dtype} must not have {len(rest)} bytes")
     return np.frombuffer(rest, dtype).reshape(shape, order="F" if is_fortran else "C")
 

@@ -28,8 +28,8 @@ def reason_to_refuse(work: Work, anchor: Named, *, budget: int, max_norm: float 
         return reason
     if work.steps > budget:
         return f"{work.steps} steps are more than the budget of {budget}"
-    if not (math.isfinite(work.seconds) and work.seconds >= 0):
-        return f"the seconds must be a number >= 0; got {work.seconds}"
+    if reason := _wrong_numbers(work):
+        return reason
     if max_norm > 0 and (norm := distance(work.params, anchor)) > max_norm:
         return f"||w_k - w^t|| = {norm:.4g} is beyond the limit of {max_norm:g}"
     return None
@@ -39,6 +39,16 @@ def distance(params: Named, anchor: Named) -> float:
     """Return ||params - anchor|| over all arrays, in double precision."""
     parts = (params[name].astype(np.float64) - anchor[name] for name in anchor)
     return math.sqrt(sum(float(np.vdot(part, part)) for part in parts))
+
+
+def _wrong_numbers(work: Work) -> str | None:
+    if not (math.isfinite(work.seconds) and work.seconds >= 0):
+        return f"the seconds must be a number >= 0; got {work.seconds}"
+    if work.speed is not None and not (math.isfinite(work.speed) and work.speed > 0):
+        return f"the speed must be a number > 0; got {work.speed}"
+    if work.gamma is not None and not work.gamma >= 0:
+        return f"gamma must be a number >= 0; got {work.gamma}"
+    return None
 
 
 def _wrong_arrays(params: Named, anchor: Named) -> str | None:

@@ -39,7 +39,7 @@ class Roster:
         self._asked: set[int] = set()
         self._known: dict[int, Introduction] = {}  # device -> what it said
         self._nodes: dict[int, int] = {}  # device -> node
-        self.turned_away: list[str] = []  # introductions that were not accepted, and why
+        self._refusals: dict[int, str] = {}  # node -> why its introduction was not accepted
 
     def gather(self, seconds: float) -> None:
         """Wait until every device has introduced itself."""
@@ -58,8 +58,11 @@ class Roster:
             self._sleep(0.5)
 
     def meet(self, seconds: float) -> None:
-        """Ask the nodes that are new who they are."""
-        new = self._post.online() - self._asked
+        """Ask the nodes that are new who they are; while a device is missing, also those that were turned away."""
+        online = self._post.online()
+        at_work = set(self._nodes.values())
+        is_complete = len(self._nodes) == self._devices and at_work <= online
+        new = online - at_work - (self._asked if is_complete else set())
         if not new:
             return
         self._asked |= new
@@ -67,13 +70,16 @@ class Roster:
         for node, answer in answers.items():
             if answer.records is None:
                 self._turn_away(node, str(answer.problem))
-                if len(self._nodes) < self._devices:
-                    self._asked.discard(node)  # it may do better later
                 continue
             try:
                 self._accept(node, Introduction.from_records(answer.records))
             except WrongMessageError as error:
                 self._turn_away(node, str(error))
+
+    @property
+    def turned_away(self) -> list[str]:
+        """The nodes that are not part of the federation, and why."""
+        return [f"node {node}: {why}" for node, why in self._refusals.items()]
 
     def node(self, device: int) -> int:
         """Return the node of a device."""
@@ -101,7 +107,9 @@ class Roster:
         else:
             self._known.setdefault(said.device, said)
             self._nodes[said.device] = node
+            self._refusals.pop(node, None)
 
     def _turn_away(self, node: int, why: str) -> None:
-        self.turned_away.append(f"node {node}: {why}")
-        _LOG.warning("node %d is not part of the federation: %s", node, why)
+        if self._refusals.get(node) != why:
+            _LOG.warning("node %d is not part of the federation: %s", node, why)
+        self._refusals[node] = why

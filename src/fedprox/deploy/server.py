@@ -8,6 +8,7 @@ and resumed from its checkpoint.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import flwr
+import jax
 import numpy as np
 from flwr.app import Context, MessageType
 from flwr.serverapp import Grid, ServerApp
@@ -25,18 +27,19 @@ from fedprox.deploy.measuring import evaluation_rows, pooled, reason_to_ignore
 from fedprox.deploy.merge import Merged, linear_terms, merge
 from fedprox.deploy.messages import Evaluation, Instruction, Model, Named, Work, WrongMessageError
 from fedprox.deploy.post import Post
+from fedprox.deploy.released import record_release, released_rounds
 from fedprox.deploy.replies import reason_to_refuse
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.settings import check_deployable, run_settings
 from fedprox.deploy.speeds import trace_rows
-from fedprox.errors import RunError
+from fedprox.errors import ConfigError, RunError
 from fedprox.files import json_line, write_atomically
 from fedprox.initial import initial
 from fedprox.journal import Journal
 from fedprox.methods import Method
 from fedprox.models import Model as LocalModel
 from fedprox.plan import RoundPlan, plan_round
-from fedprox.privacy import accountant_of, check_private
+from fedprox.privacy import accountant_of, check_private, mechanism_of
 from fedprox.result import Result
 from fedprox.rows import finite, gamma_summary
 from fedprox.run_folder import RunFolder, is_measured
@@ -44,7 +47,7 @@ from fedprox.sampling import check_sampling
 from fedprox.solver_choice import solver_of
 from fedprox.solvers import Solver
 from fedprox.state import State
-from fedprox.trees import flatten_names
+from fedprox.trees import Tree, flatten_names
 
 __all__ = ["run_federation", "server_app"]
 
@@ -93,11 +96,25 @@ def run_federation(
     params = initial(config, model)
     state = State(params, method.start(params), mu.build(config.method, config.solver.learning_rate))
     check_private(config.privacy, method, state.mu, config.deploy.devices)
+    _check_limit(config, params)
     folder = RunFolder(out, config, resume=resume)
     try:
         return _Run(config, method, solver_for, state, Post(grid), folder, started).to_the_end()
     finally:
         folder.close()
+
+
+def _check_limit(config: Config, params: Tree) -> None:
+    """Refuse a limit on the norm that the noise of the devices goes beyond by itself."""
+    mechanism, limit = mechanism_of(config), config.deploy.max_norm
+    if mechanism is None or not mechanism.on_devices or limit == 0:
+        return
+    noise = mechanism.share * math.sqrt(sum(np.size(leaf) for leaf in jax.tree.leaves(params)))
+    if limit < 1.5 * noise + mechanism.clip:
+        raise ConfigError(
+            f"`deploy.max_norm` must be 0 or at least {math.ceil(1.5 * noise + mechanism.clip)} with this noise on the "
+            f"devices, whose norm is about {noise:.3g} by itself; got {limit:g}"
+        )
 
 
 @dataclass(frozen=True)
@@ -129,6 +146,7 @@ class _Run:
         self.reports: dict[int, Evaluation] = {}
         self.reported_round = -1
         self.refused = 0
+        self.late_recorded = 0  # those that the records of the rounds have counted
         self.released = 0  # rounds whose answers somebody may have seen: what the accountant counts
         self.accountant = accountant_of(config, config.deploy.devices)
 
@@ -155,13 +173,13 @@ class _Run:
 
     def _run_round(self) -> tuple[dict[str, Any], mu.Signals]:
         """Take one round t -> t + 1, as often as it needs, and return its record and what mu may learn from it."""
-        clock, late = time.perf_counter(), self.post.late
+        clock = time.perf_counter()
         state, deploy = self.state, self.config.deploy
         plan = plan_round(self.config, self.population, self.method, state.round + 1)
         self.roster.meet(deploy.grace)
         repeated: list[dict[str, str]] = []
         while True:
-            self.released += 1
+            self._count_release()
             collected = self._collect(plan)
             if len(collected.work) >= min(deploy.min_replies, int(plan.kept.sum())):
                 break
@@ -184,10 +202,17 @@ class _Run:
             **plan.record(),
             **self._outcome_of(plan, collected, merged),
             "mu": used_mu,
-            "late": self.post.late - late,
+            "late": self.post.late - self.late_recorded,
             **({"repeated": repeated} if repeated else {}),
         }
+        self.late_recorded = self.post.late
         return record, merged.signals
+
+    def _count_release(self) -> None:
+        """Count a round before it is sent out, on disk: one that is taken again after a crash counts both times."""
+        self.released += 1
+        if self.accountant is not None:
+            record_release(self.folder.path, self.released)
 
     def _collect(self, plan: RoundPlan) -> _Collected:
         """Ask the devices of a round, and sort their answers into work and problems."""
@@ -201,7 +226,7 @@ class _Run:
         used_mu = self.method.mu(self.state.mu.mu)
         messages = {
             self.roster.node(device): Instruction(
-                anchor, linear[device], plan.round, used_mu, budget, deploy.deadline
+                device, anchor, linear[device], plan.round, used_mu, budget, deploy.deadline
             ).to_records()
             for device, budget in asked.items()
         }
@@ -219,7 +244,9 @@ class _Run:
                 reason = reason_to_refuse(work, anchor, budget=budget, max_norm=deploy.max_norm)
             except WrongMessageError as error:
                 reason = str(error)
-            if reason is None:
+            if reason is None and work.steps == 0 and work.stopped_by_time:
+                collected.problems[device] = "the time was up before its first step"
+            elif reason is None:
                 collected.work[device] = work
             else:
                 collected.problems[device] = f"refused: {reason}"
@@ -252,6 +279,7 @@ class _Run:
         measured = is_measured(state.round, self.config)
         if measured:
             self._ask_for_reports()
+            measured = bool(self.reports)  # that nobody was reached says nothing of the model
         measures = pooled(self.reports, gradient=self.config.measure.dissimilarity)
         state.mu = state.mu.after(replace(signals, loss=measures.train_loss if measured else None))
         if not measured:
@@ -297,7 +325,7 @@ class _Run:
         return problem
 
     def _save(self) -> None:
-        more = {"late": self.post.late, "refused": self.refused, "released": self.released}
+        more = {"late": self.post.late, "refused": self.refused}
         self.journal.save(self.state, self.state.devices, more)
 
     def _went_back(self) -> bool:
@@ -305,9 +333,10 @@ class _Run:
         saved = self.journal.go_back(self.state, self.method)
         if saved is None:
             return False
-        self.post.late, self.refused = saved["late"], saved["refused"]
-        # rounds after the checkpoint are taken again, with other noise: both times count
-        self.released = saved["released"] + self.config.checkpoint.every * (1 + self.config.deploy.repeats)
+        self.post.late = self.late_recorded = saved["late"]
+        self.refused = saved["refused"]
+        if self.accountant is not None:
+            self.released = released_rounds(self.folder.path, self.state.round)
         return True
 
     def _finish(self, ended: str) -> Result:

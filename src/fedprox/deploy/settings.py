@@ -42,6 +42,16 @@ def check_deployable(config: Config) -> None:
             "`method.name` must not be 'feddane' on real devices: it asks them for a gradient before every round; "
             "got 'feddane'"
         )
+    if config.systems.model != "stragglers":
+        raise ConfigError(
+            "`systems.model` must be 'stragglers' on real devices, who have clocks of their own (`deploy.deadline`); "
+            f"got {config.systems.model!r}"
+        )
+    if config.deploy.min_replies > config.devices.per_round:
+        raise ConfigError(
+            f"`deploy.min_replies` must be at most {config.devices.per_round}, `devices.per_round`; "
+            f"got {config.deploy.min_replies}"
+        )
     if config.measure.devices:
         raise ConfigError(
             f"`measure.devices` must be 0 on real devices, all of which measure; got {config.measure.devices}"

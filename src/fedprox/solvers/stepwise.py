@@ -68,9 +68,7 @@ class Stepwise:
                     break
             return params, taken
         program = minibatch_program(local.model, self, local.batch_size)
-        for rows, counts, steps in local.minibatches(
-            piece_of(local), epochs_at_once=0 if target is None else 1
-        ):
+        for rows, counts, steps in local.minibatches(piece_of(local), epochs_at_once=0 if target is None else 1):
             params, state = program(params, state, *fixed, span(local.begin, steps), rows, counts)
             taken += steps
             if target is not None and taken % local.steps_per_epoch == 0 and target.is_met(params):
