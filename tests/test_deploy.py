@@ -7,6 +7,7 @@ One federation serves all tests of this file, since starting one costs half a mi
     round 4       device 0 hangs, and is killed there
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -133,8 +134,19 @@ def federation(tmp_path_factory):
         trial.end("node0", signal.SIGKILL)
         wait((out / "summary.json").exists, 400, trial.log("superlink"))
         story["stranger"] = stranger.wait(60), trial.log("stranger")
-    story["left_over"] = trial.left_over()
+        story["running"] = marked(folder)
+    story["left_over"] = marked(folder)
     return story
+
+
+def marked(folder):
+    """Return the processes that have inherited the folder of the test in their environment."""
+    mark, found = f"FEDPROX_TEST_FOLDER={folder}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -232,6 +244,7 @@ def test_a_node_without_a_registered_key_is_kept_out(federation):
 
 
 def test_nothing_is_left_running(federation):
+    assert len(federation["running"]) >= 3  # the SuperLink and two nodes, just before
     assert federation["left_over"] == []
 
 

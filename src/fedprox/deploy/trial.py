@@ -6,6 +6,7 @@ and the logs are inside the trial's folder. Nothing is heard outside this machin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -168,7 +169,8 @@ class Trial:
         while (left := self.left_over()) and time.monotonic() < end:
             time.sleep(0.1)  # a SuperExec has a session of its own, and leaves when it notices that its parent is gone
         for process in left:
-            os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(process, signal.SIGKILL)
 
     def left_over(self) -> list[int]:
         """Return the processes that belong to this trial, by its folder in their environment."""
