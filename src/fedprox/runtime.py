@@ -130,7 +130,10 @@ class Workers:
         self._helpers = ThreadPoolExecutor(self.count - 1, "fedprox") if self.count > 1 else None
 
     def run(self, task: Callable[[Item], Answer], items: list[Item], costs: list[int]) -> Iterator[tuple[int, Answer]]:
-        """Yield (position, task(item)) as they finish, having started the most costly ones first."""
+        """Yield (position, task(item)) for all items, the most costly ones begun first.
+
+        Answers of helpers come out between those of the thread that asks. A task must not call `run` itself.
+        """
         pending = iter(sorted(range(len(items)), key=lambda position: -costs[position]))
         finished: SimpleQueue[tuple[int, Answer]] = SimpleQueue()
 

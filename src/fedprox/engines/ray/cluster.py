@@ -137,12 +137,14 @@ class Cluster:
 
     def close(self) -> None:
         """Leave the cluster; stop it if it is our own."""
-        if self._joined:
-            with _own_signals():
-                self.ray.shutdown()
-        self._joined = False
-        if self._last_words is not None:
-            self._last_words.close()
+        try:
+            if self._joined:
+                with _own_signals():
+                    self.ray.shutdown()
+        finally:
+            self._joined = False
+            if self._last_words is not None:
+                self._last_words.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._lock is not None:

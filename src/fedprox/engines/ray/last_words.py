@@ -20,9 +20,12 @@ class LastWords:
     """Says `sentence` on standard error if this process ends before `close`."""
 
     def __init__(self, sentence: str) -> None:
-        self._shell = subprocess.Popen(["/bin/sh", "-c", _SCRIPT, sentence], stdin=subprocess.PIPE)
+        self._shell: subprocess.Popen[bytes] | None = None
+        with contextlib.suppress(OSError):  # a sentence is not worth a run
+            self._shell = subprocess.Popen(["/bin/sh", "-c", _SCRIPT, sentence], stdin=subprocess.PIPE)
 
     def close(self) -> None:
         """Say goodbye: there is nothing to say."""
-        with contextlib.suppress(OSError):  # the shell was killed
-            self._shell.communicate(b"goodbye\n")
+        if self._shell is not None:
+            with contextlib.suppress(OSError):  # the shell was killed
+                self._shell.communicate(b"goodbye\n")
