@@ -145,6 +145,7 @@ class Cluster:
             self._joined = False
             if self._last_words is not None:
                 self._last_words.close()
+            self._last_words = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._lock is not None:
