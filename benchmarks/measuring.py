@@ -1,8 +1,8 @@
 """How fast is the model measured? One pass over the data beside the time to read it: python -m benchmarks.measuring
 
 Loss, accuracy and the gradients of all devices for softmax regression, on data with the shape of federated MNIST (784
-features) and of Synthetic(1,1) (60 features), on all cores, beside a sum over the same bytes by NumPy and beside the two
-products that no way leads around, X W^T and R^T X, by NumPy's BLAS. All take turns, and the best turn counts.
+features) and of Synthetic(1,1) (60 features), on all cores. Beside it stand a sum over the same bytes by NumPy, and the
+two products that no way leads around, X W^T and R^T X, by NumPy's BLAS. All take turns, and the best turn counts.
 """
 
 from __future__ import annotations
