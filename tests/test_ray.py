@@ -17,6 +17,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -201,6 +202,31 @@ def test_no_cluster_no_token_no_ray(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match=r"pip install 'fedprox\[ray\]'"):
         Cluster("", 0)
     assert {**os.environ, "RAY_ADDRESS": before["RAY_ADDRESS"]} == before  # the environment is left as it was
+
+
+@pytest.fixture
+def connected(monkeypatch):
+    """This process is part of a cluster with its head at 127.0.0.1:6379."""
+    context = SimpleNamespace(gcs_address="127.0.0.1:6379")
+    ray = SimpleNamespace(
+        is_initialized=lambda: True, get_runtime_context=lambda: context, cluster_resources=lambda: {"CPU": 3.0}
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.2:6379", "127.0.0.1:6380", "6379"])
+def test_another_cluster_than_the_one_of_this_process_is_refused(connected, address):
+    rule = "`engine.address` must be empty or 127.0.0.1:6379, the Ray cluster that this process is connected to already"
+    with pytest.raises(ConfigError, match=re.escape(f"{rule}; got {address!r}")):
+        Cluster(address, 0)
+
+
+@pytest.mark.parametrize("address", ["", "auto", "local", "127.0.0.1:6379", "localhost:6379"])
+def test_the_cluster_of_this_process_is_used(connected, address, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.2:6379")  # for a process that is not part of one yet
+    cluster = Cluster(address, 0)
+    cluster.close()
+    assert cluster.workers == 3
 
 
 def test_the_folder_of_a_dead_process_is_removed_and_that_of_a_living_one_stays(tmp_path, monkeypatch):
