@@ -32,6 +32,7 @@ class Method:
 
     def remote(self, *arguments):
         self.actor.ray.calls += 1
+        self.actor.called.append(self.name)
         if {self.actor.ray.calls, self.name} & self.actor.ray.deaths:
             self.actor.ray.lose(self.actor)
         values, error = [None] * self.returns, None
@@ -53,6 +54,8 @@ class Method:
 class Actor:
     def __init__(self, ray, kind):
         self.ray, self.instance, self.dead = ray, kind(), False
+        self.called = []
+        ray.actors.append(self)
 
     def __getattr__(self, name):
         return Method(self, name)
@@ -64,7 +67,7 @@ class InProcessRay:
     exceptions = SimpleNamespace(RayError=RayError, ObjectLostError=ObjectLostError, RayTaskError=RayTaskError)
 
     def __init__(self, deaths=(), seed=0):
-        self.deaths, self.calls, self.made, self.lost = set(deaths), 0, [], 0
+        self.deaths, self.calls, self.made, self.lost, self.actors = set(deaths), 0, [], 0, []
         self._random = random.Random(seed)
 
     def put(self, value):

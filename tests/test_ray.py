@@ -121,8 +121,15 @@ def test_a_resumed_run_goes_on_with_what_devices_remember(on_ray, tmp_path):
 def test_work_that_kills_whoever_does_it_ends_the_run(on_ray):
     with pytest.raises(RunError, match="lost 4 times"):
         on_ray(BASE, deaths=["solve"], population=population_of(SIZES))
-    with pytest.raises(RunError, match="could not start"):
+    with pytest.raises(RunError, match="4 workers of the Ray cluster in a row could not start"):
         on_ray(BASE, deaths=["build"], population=population_of(SIZES))
+
+
+def test_a_node_lost_while_it_starts_many_actors_is_survived(on_ray):
+    population = population_of(SIZES)
+    there, ray = on_ray(BASE, workers=9, deaths=range(1, 8), population=population)  # of the nine, seven are lost
+    assert len(ray.actors) == 9 + 7
+    assert_same(fedprox.train(BASE, population=population), there)
 
 
 def test_an_error_of_the_work_itself_is_told_as_it_is(on_ray):
