@@ -29,11 +29,12 @@ from conftest import population_of
 from fedprox.engines.device import Task
 from fedprox.engines.ray.chunks import chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
+from fedprox.engines.ray.states import Origin, RemoteState, States
 from fedprox.errors import ConfigError, DataError, RunError
 from fedprox.population_folder import open_population
 from fedprox.population_writer import save_population
 from fedprox.solvers import opaque
-from in_process_ray import cluster_of
+from in_process_ray import InProcessRay, ObjectLostError, Reference, cluster_of
 
 METHODS = ("fedavg", "fedprox", "feddane", "scaffold", "fednova", "feddyn", "fedavgm", "fedadam", "fedyogi")
 BASE = {"rounds": 4, "solver": {"epochs": 2}, "devices": {"per_round": 11, "stragglers": 0.5, "failure": 0.1}}
@@ -108,6 +109,55 @@ def test_lost_nodes_change_nothing(on_ray, method, checkpoint):
     there, ray = on_ray(config, deaths=range(14, 400, 13), population=population)
     assert ray.lost > 0
     assert_same(fedprox.train(config, population=population), there)
+
+
+LOST = Reference(error=ObjectLostError("its node is gone"))
+
+
+def line_of_states(length):
+    """Return the states of a device that has worked so often and counts it, the last one first; all are lost."""
+    states = [RemoteState(LOST, None, copy=0)]
+    for _ in range(length):
+        states.insert(0, RemoteState(LOST, None, Origin(states[0], Task(0, 1, 1.0, 1.0), None)))
+    return states
+
+
+def test_a_state_is_made_again_over_any_number_of_rounds():
+    ray, steps = InProcessRay(), []
+
+    def solve(task, broadcast, before):
+        steps.append(task)
+        return ray.put(ray.get(before.reference) + 1)
+
+    line, states = line_of_states(5000), States(ray, solve)
+    line[4000].reference = ray.put(1000)
+    states.repair(line[0])
+    assert (ray.get(line[0].reference), len(steps)) == (5000, 4000)
+    states.repair(line[0])
+    assert len(steps) == 4000
+    assert line[-1].reference is LOST  # nobody needs it
+    line[4000].reference = line[0].reference = LOST
+    assert states.secure({7: line[0]}) == {7: 5000}
+
+
+@pytest.mark.parametrize("times", [3, 4])
+def test_a_state_lost_between_repair_and_copy_is_made_again(times):
+    class Unlucky(States):
+        left = times
+
+        def repair(self, state):
+            super().repair(state)
+            if self.left:
+                self.left -= 1
+                state.reference = LOST
+
+    ray = InProcessRay()
+    (last, _), states = line_of_states(1), Unlucky(ray, lambda task, broadcast, before: ray.put(1))
+    if times == 3:
+        assert states.secure({0: last}) == {0: 1}
+    else:
+        with pytest.raises(RunError, match="what a device remembers was lost 4 times before a copy could be taken"):
+            states.secure({0: last})
 
 
 def test_a_resumed_run_goes_on_with_what_devices_remember(on_ray, tmp_path):
