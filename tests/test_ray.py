@@ -111,6 +111,14 @@ def test_lost_nodes_change_nothing(on_ray, method, checkpoint):
     assert_same(fedprox.train(config, population=population), there)
 
 
+@pytest.mark.parametrize("deaths", [(25, 29), (35, 40), (45, 50)])
+def test_a_node_lost_while_states_are_made_again_is_survived(on_ray, deaths):
+    population = population_of(SIZES)
+    config = {**BASE, "rounds": 5, "method": {"name": "scaffold"}, "checkpoint": {"every": 100}}
+    there, _ = on_ray(config, workers=2, deaths=deaths, population=population)
+    assert_same(fedprox.train(config, population=population), there)
+
+
 LOST = Reference(error=ObjectLostError("its node is gone"))
 
 

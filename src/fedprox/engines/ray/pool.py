@@ -133,6 +133,7 @@ class Pool:
             _, lost = self._fetch(references[0], actor)
             if lost is None:
                 return references
+            call.repair()
         raise RunError(f"a worker of the Ray cluster was lost {_TRIES} times at the same work: {lost}")
 
     def close(self) -> None:
