@@ -32,6 +32,7 @@ class Method:
 
     def remote(self, *arguments):
         self.actor.ray.calls += 1
+        self.actor.called.append(self.name)
         if {self.actor.ray.calls, self.name} & self.actor.ray.deaths:
             self.actor.ray.lose(self.actor)
         values, error = [None] * self.returns, None
@@ -53,18 +54,25 @@ class Method:
 class Actor:
     def __init__(self, ray, kind):
         self.ray, self.instance, self.dead = ray, kind(), False
+        self.called, self.slow = [], len(ray.actors) in ray.slow
+        ray.actors.append(self)
 
     def __getattr__(self, name):
         return Method(self, name)
 
 
 class InProcessRay:
-    """A cluster of one process; `deaths` are numbers of calls, or methods, that cost the node of the actor called."""
+    """A cluster of one process.
+
+    `deaths` are numbers of calls, or methods, that cost the node of the actor called. `slow` are numbers of actors
+    whose answers come when there is nobody else's to wait for.
+    """
 
     exceptions = SimpleNamespace(RayError=RayError, ObjectLostError=ObjectLostError, RayTaskError=RayTaskError)
 
-    def __init__(self, deaths=(), seed=0):
-        self.deaths, self.calls, self.made, self.lost = set(deaths), 0, [], 0
+    def __init__(self, deaths=(), seed=0, slow=()):
+        self.slow = set(slow)
+        self.deaths, self.calls, self.made, self.lost, self.actors = set(deaths), 0, [], 0, []
         self._random = random.Random(seed)
 
     def put(self, value):
@@ -78,6 +86,9 @@ class InProcessRay:
     def wait(self, references, num_returns, timeout):
         shuffled = list(references)
         self._random.shuffle(shuffled)
+        shuffled.sort(key=lambda reference: reference.owner.slow)
+        if not shuffled[0].owner.slow:
+            num_returns = min(num_returns, sum(not reference.owner.slow for reference in shuffled))
         return shuffled[:num_returns], shuffled[num_returns:]
 
     def remote(self, **options):
@@ -94,7 +105,11 @@ class InProcessRay:
                 self.lost += 1
 
 
-def cluster_of(workers, deaths=(), seed=0):
+def cluster_of(workers, deaths=(), seed=0, slow=()):
     return SimpleNamespace(
-        ray=InProcessRay(deaths, seed), workers=workers, is_lost=False, look_after=lambda: None, close=lambda: None
+        ray=InProcessRay(deaths, seed, slow),
+        workers=workers,
+        is_lost=False,
+        look_after=lambda: None,
+        close=lambda: None,
     )

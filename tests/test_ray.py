@@ -17,6 +17,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -28,11 +29,13 @@ from conftest import population_of
 from fedprox.engines.device import Task
 from fedprox.engines.ray.chunks import chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
+from fedprox.engines.ray.pool import Call, Pool
+from fedprox.engines.ray.states import Origin, RemoteState, States
 from fedprox.errors import ConfigError, DataError, RunError
 from fedprox.population_folder import open_population
 from fedprox.population_writer import save_population
 from fedprox.solvers import opaque
-from in_process_ray import cluster_of
+from in_process_ray import InProcessRay, ObjectLostError, Reference, cluster_of
 
 METHODS = ("fedavg", "fedprox", "feddane", "scaffold", "fednova", "feddyn", "fedavgm", "fedadam", "fedyogi")
 BASE = {"rounds": 4, "solver": {"epochs": 2}, "devices": {"per_round": 11, "stragglers": 0.5, "failure": 0.1}}
@@ -54,8 +57,8 @@ def assert_same(one, other):
 def on_ray(monkeypatch):
     """Train on the stand-in with a number of actors; return the result and the stand-in."""
 
-    def train(config, workers=3, deaths=(), **objects):
-        cluster = cluster_of(workers, deaths)
+    def train(config, workers=3, deaths=(), slow=(), **objects):
+        cluster = cluster_of(workers, deaths, slow=slow)
         monkeypatch.setattr("fedprox.engines.ray.Cluster", lambda address, workers: cluster)
         return fedprox.train({**config, "engine": {"name": "ray"}}, **objects), cluster.ray
 
@@ -109,6 +112,63 @@ def test_lost_nodes_change_nothing(on_ray, method, checkpoint):
     assert_same(fedprox.train(config, population=population), there)
 
 
+@pytest.mark.parametrize("deaths", [(25, 29), (35, 40), (45, 50)])
+def test_a_node_lost_while_states_are_made_again_is_survived(on_ray, deaths):
+    population = population_of(SIZES)
+    config = {**BASE, "rounds": 5, "method": {"name": "scaffold"}, "checkpoint": {"every": 100}}
+    there, _ = on_ray(config, workers=2, deaths=deaths, population=population)
+    assert_same(fedprox.train(config, population=population), there)
+
+
+LOST = Reference(error=ObjectLostError("its node is gone"))
+
+
+def line_of_states(length):
+    """Return the states of a device that has worked so often and counts it, the last one first; all are lost."""
+    states = [RemoteState(LOST, None, copy=0)]
+    for _ in range(length):
+        states.insert(0, RemoteState(LOST, None, Origin(states[0], Task(0, 1, 1.0, 1.0), None)))
+    return states
+
+
+def test_a_state_is_made_again_over_any_number_of_rounds():
+    ray, steps = InProcessRay(), []
+
+    def solve(task, broadcast, before):
+        steps.append(task)
+        return ray.put(ray.get(before.reference) + 1)
+
+    line, states = line_of_states(5000), States(ray, solve)
+    line[4000].reference = ray.put(1000)
+    states.repair(line[0])
+    assert (ray.get(line[0].reference), len(steps)) == (5000, 4000)
+    states.repair(line[0])
+    assert len(steps) == 4000
+    assert line[-1].reference is LOST  # nobody needs it
+    line[4000].reference = line[0].reference = LOST
+    assert states.secure({7: line[0]}) == {7: 5000}
+
+
+@pytest.mark.parametrize("times", [3, 4])
+def test_a_state_lost_between_repair_and_copy_is_made_again(times):
+    class Unlucky(States):
+        left = times
+
+        def repair(self, state):
+            super().repair(state)
+            if self.left:
+                self.left -= 1
+                state.reference = LOST
+
+    ray = InProcessRay()
+    (last, _), states = line_of_states(1), Unlucky(ray, lambda task, broadcast, before: ray.put(1))
+    if times == 3:
+        assert states.secure({0: last}) == {0: 1}
+    else:
+        with pytest.raises(RunError, match="what a device remembers was lost 4 times before a copy could be taken"):
+            states.secure({0: last})
+
+
 def test_a_resumed_run_goes_on_with_what_devices_remember(on_ray, tmp_path):
     population = population_of(SIZES)
     config = {**BASE, "rounds": 6, "method": {"name": "scaffold"}, "checkpoint": {"every": 2}}
@@ -120,8 +180,15 @@ def test_a_resumed_run_goes_on_with_what_devices_remember(on_ray, tmp_path):
 def test_work_that_kills_whoever_does_it_ends_the_run(on_ray):
     with pytest.raises(RunError, match="lost 4 times"):
         on_ray(BASE, deaths=["solve"], population=population_of(SIZES))
-    with pytest.raises(RunError, match="could not start"):
+    with pytest.raises(RunError, match="4 workers of the Ray cluster in a row could not start"):
         on_ray(BASE, deaths=["build"], population=population_of(SIZES))
+
+
+def test_a_node_lost_while_it_starts_many_actors_is_survived(on_ray):
+    population = population_of(SIZES)
+    there, ray = on_ray(BASE, workers=9, deaths=range(1, 8), population=population)  # of the nine, seven are lost
+    assert len(ray.actors) == 9 + 7
+    assert_same(fedprox.train(BASE, population=population), there)
 
 
 def test_an_error_of_the_work_itself_is_told_as_it_is(on_ray):
@@ -162,12 +229,50 @@ def test_chunks_are_whole_subtrees_and_enough_for_everybody():
             assert level == 0 or len(parts) < 8 * workers + 1
 
 
-def test_the_largest_go_first_and_stay_at_home(on_ray):
-    from fedprox.engines.ray.pool import Call, _next
+class Worker:
+    def build(self):
+        return "ready"
 
-    calls = [Call("solve", tuple, cost, home=home) for cost, home in ((9, 1), (8, None), (7, 0), (6, 2))]
-    waiting = [0, 1, 2, 3]
-    assert [_next(waiting, calls, 0) for _ in range(4)] == [1, 2, 0, 3]
+    def work(self):
+        return "done"
+
+
+def done_in_turn(calls, workers, **settings):
+    """Return (position, actor) of the calls, in the order in which a pool has them done."""
+    cluster = cluster_of(workers, **settings)
+
+    def start():
+        actor = cluster.ray.remote()(Worker).remote()
+        return actor, actor.build.remote()
+
+    pool = Pool(cluster, workers, start, lambda answer: None)
+    pool.wait_until_ready()
+    return [(done.position, done.actor) for done in pool.run(calls)]
+
+
+def test_the_largest_go_first_and_stay_at_home():
+    costs = [3, 9, 1, 7, 8, 2]
+    calls = [Call("work", tuple, cost) for cost in costs]
+    assert [costs[position] for position, _ in done_in_turn(calls, 1)] == sorted(costs, reverse=True)
+    # what may be anywhere or is at home here goes before what is at home elsewhere
+    calls = [Call("work", tuple, cost, home=home) for cost, home in ((6, 2), (8, None), (7, 0), (9, 1))]
+    assert [position for position, _ in done_in_turn(calls, 1)] == [1, 2, 3, 0]
+
+
+def test_a_slow_actor_holds_back_only_the_call_it_is_at():
+    done = done_in_turn([Call("work", tuple, 1)] * 20, 3, slow=[1])
+    assert [actor for _, actor in done].index(1) == 19
+    assert sorted(position for position, _ in done) == list(range(20))
+
+
+def test_a_slow_actor_has_one_chunk_of_a_round(on_ray):
+    config = {"rounds": 4, "devices": {"per_round": 11}, "solver": {"epochs": 1}}
+    population = population_of(SIZES)
+    there, ray = on_ray(config, workers=2, slow=[1], population=population)
+    quick, slow = (actor.called.count("solve") for actor in ray.actors)
+    assert slow == 4
+    assert quick >= 4 * 3
+    assert_same(fedprox.train(config, population=population), there)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +306,31 @@ def test_no_cluster_no_token_no_ray(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match=r"pip install 'fedprox\[ray\]'"):
         Cluster("", 0)
     assert {**os.environ, "RAY_ADDRESS": before["RAY_ADDRESS"]} == before  # the environment is left as it was
+
+
+@pytest.fixture
+def connected(monkeypatch):
+    """This process is part of a cluster with its head at 127.0.0.1:6379."""
+    context = SimpleNamespace(gcs_address="127.0.0.1:6379")
+    ray = SimpleNamespace(
+        is_initialized=lambda: True, get_runtime_context=lambda: context, cluster_resources=lambda: {"CPU": 3.0}
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.2:6379", "127.0.0.1:6380", "6379"])
+def test_another_cluster_than_the_one_of_this_process_is_refused(connected, address):
+    rule = "`engine.address` must be empty or 127.0.0.1:6379, the Ray cluster that this process is connected to already"
+    with pytest.raises(ConfigError, match=re.escape(f"{rule}; got {address!r}")):
+        Cluster(address, 0)
+
+
+@pytest.mark.parametrize("address", ["", "auto", "local", "127.0.0.1:6379", "localhost:6379"])
+def test_the_cluster_of_this_process_is_used(connected, address, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.2:6379")  # for a process that is not part of one yet
+    cluster = Cluster(address, 0)
+    cluster.close()
+    assert cluster.workers == 3
 
 
 def test_the_folder_of_a_dead_process_is_removed_and_that_of_a_living_one_stays(tmp_path, monkeypatch):
@@ -447,7 +577,7 @@ def test_a_node_lost_the_cluster_lost_the_driver_stopped_and_killed(story, two_n
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_a_cluster_of_our_own_is_private_and_survives_a_killed_actor(monkeypatch):
+def test_a_cluster_of_our_own_is_private_and_survives_an_actor_killed_at_work(monkeypatch, tmp_path):
     pytest.importorskip("ray", reason="ray is not installed")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     mark = uuid.uuid4().hex
@@ -457,23 +587,30 @@ def test_a_cluster_of_our_own_is_private_and_survives_a_killed_actor(monkeypatch
         token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
         assert stat.S_IMODE(token.stat().st_mode) == 0o600
         assert stat.S_IMODE(token.parent.stat().st_mode) == 0o700
-        shift = np.float32(0.125)
+        shift, order, killed = np.float32(0.125), tmp_path / "order", tmp_path / "killed"
 
         def step(params, x, y, subproblem, budget, key):
+            with contextlib.suppress(FileNotFoundError):
+                order.rename(killed)  # one actor alone finds it
+                killed.write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGKILL)
             return {name: value + shift * len(x) for name, value in params.items()}, budget
 
-        def kill_one(progress):
-            if progress.round == 2:
-                actors = [pid for pid in marked(mark) if b"DeviceActor" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-                assert len(actors) == 2
-                os.kill(actors[0], signal.SIGKILL)
+        actors = set()
+
+        def look_and_kill_one(progress):
             if progress.round == 1:
-                assert {address for pid in marked(mark) for address in listening(pid)} <= {"127.0.0.1"}
+                actors.update(pid for pid, command in commands(mark).items() if "DeviceActor" in command)
+                assert_private(mark)
+            if progress.round == 2:
+                order.touch()
 
         config = {"rounds": 4, "method": {"name": "feddyn"}, "devices": {"stragglers": 0.5}}
         objects = {"solver": opaque(step)}
         ray_config = {**config, "engine": {"name": "ray", "workers": 2}}
-        there = fedprox.train(ray_config, callbacks=[kill_one], **objects)
+        there = fedprox.train(ray_config, callbacks=[look_and_kill_one], **objects)
+        assert len(actors) == 2
+        assert int(killed.read_text()) in actors
         assert_same(fedprox.train(config, **objects), there)
         assert there.summary["workers"] == 2
     finally:
@@ -481,6 +618,29 @@ def test_a_cluster_of_our_own_is_private_and_survives_a_killed_actor(monkeypatch
     assert not token.parent.exists()
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
     wait_for(lambda: not [pid for pid in marked(mark) if pid != os.getpid()], 30, "all processes to end")
+
+
+def commands(mark):
+    """Return number and command of the processes that have inherited a mark."""
+    found = {}
+    for pid in marked(mark):
+        with contextlib.suppress(OSError):
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
+
+
+def assert_private(mark):
+    """Make sure that a cluster listens on the loopback address alone, shows no page and reports to nobody."""
+    theirs = commands(mark)
+    assert {address for pid in (*theirs, os.getpid()) for address in listening(pid)} == {"127.0.0.1"}
+    # Ray's Python processes write their titles over their environment; those that start them do not
+    servers = {pid: command for pid, command in theirs.items() if command and not command.startswith("ray::")}
+    assert {"gcs_server", "raylet"} <= {Path(command.split()[0]).name for command in servers.values()}
+    for pid, command in servers.items():
+        assert b"RAY_USAGE_STATS_ENABLED=0" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"), command
+        if "dashboard.py" in command:  # it stays as the home of the statistics, which are off
+            assert "--disable-frontend" in command.split()
+            assert list(listening(pid)) == []
 
 
 def listening(pid):

@@ -1,6 +1,8 @@
 import os
 import signal
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -8,7 +10,7 @@ from fedprox.compare import Comparison, collect, plan, variant
 from fedprox.config import Config
 from fedprox.errors import ConfigError, RunError, RunFolderError
 from fedprox.history import History
-from fedprox.scheduler import Job, run_jobs
+from fedprox.scheduler import Ended, Job, run_jobs
 
 QUICK = {"rounds": 2, "solver": {"epochs": 1}, "data": {"devices": 12}}
 
@@ -59,6 +61,51 @@ def test_an_interrupt_stops_the_jobs_and_leaves_no_process_behind(tmp_path):
         run_jobs(jobs_of(tmp_path, {"rounds": 100000}), workers=1, on_event=interrupt)
     assert workers_running() == []
     assert '"stopped"' in (tmp_path / "0" / "summary.json").read_text()
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Run no job, but note the workers that each is told to have, and how many jobs there are at a time."""
+    workers, at_a_time, lock = {}, [], threading.Lock()
+    running = set()
+
+    def run(line, process, job):
+        with lock:
+            running.add(job.name)
+            at_a_time.append(len(running))
+            workers[job.name] = job.config.engine.workers
+        time.sleep(0.1)
+        with lock:
+            running.discard(job.name)
+        return Ended(job, summary={})
+
+    monkeypatch.setattr("fedprox.scheduler._run", run)
+    monkeypatch.setattr("fedprox.scheduler._start", lambda line, running: subprocess.Popen(["true"]))
+    monkeypatch.setattr("fedprox.scheduler._end", lambda process: process.wait())
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    return workers, at_a_time
+
+
+def test_runs_on_ray_keep_their_actors_and_go_one_after_another(tmp_path, seen):
+    workers, at_a_time = seen
+    on_ray = [{"engine": {"name": "ray", "workers": count}} for count in (0, 300, 7)]
+    run_jobs(jobs_of(tmp_path, *on_ray, {}))
+    assert workers == {"0": 0, "1": 300, "2": 7, "3": 8}
+    assert max(at_a_time) == 1
+
+
+def test_runs_on_ray_go_side_by_side_if_that_is_asked_for(tmp_path, seen):
+    workers, at_a_time = seen
+    run_jobs(jobs_of(tmp_path, *[{"engine": {"name": "ray", "workers": 20}}] * 4), workers=2)
+    assert set(workers.values()) == {20}
+    assert max(at_a_time) == 2
+
+
+def test_local_runs_share_the_cores(tmp_path, seen):
+    workers, at_a_time = seen
+    run_jobs(jobs_of(tmp_path, {}, {}))
+    assert set(workers.values()) == {4}
+    assert max(at_a_time) == 2
 
 
 def test_variants():

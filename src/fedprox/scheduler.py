@@ -4,6 +4,9 @@ Independent runs need no shared memory, so each core gets a process of its own (
 after another and keeps its imports and compiled programs warm. Jobs and progress are lines of JSON on the process's
 pipes, results are run folders. A run that fails, or a process that dies, costs that job alone. When the scheduler
 itself dies, its processes see their input end and follow it, so that the runs can be continued at once.
+
+A Ray cluster is one resource, which one run may use as a whole. So runs on Ray go one after another, with the actors
+that their configs ask for, unless the caller wants several at a time.
 """
 
 from __future__ import annotations
@@ -71,11 +74,14 @@ def run_jobs(
 ) -> list[Ended]:
     """Run all jobs on `workers` cores (0: all) and return how each ended, in the order given.
 
+    For jobs on Ray `workers` is how many run at a time (0: one).
+
     `on_event` is called from one thread at a time. An interrupt or a termination asks the running jobs to stop after
     their round, with a checkpoint; a second one does not wait for them.
     """
     cores = workers or len(os.sched_getaffinity(0))
-    processes = min(cores, len(jobs))
+    one_by_one = not workers and any(_on_ray(job) for job in jobs)
+    processes = min(1 if one_by_one else cores, len(jobs))
     threads_each = max(1, cores // max(processes, 1))
     line = _Line(queue.SimpleQueue(), on_event)
     for index, job in enumerate(jobs):
@@ -107,7 +113,13 @@ def _until_done(serving: set[Future[None]]) -> None:
         pass  # woken now and then: a signal that reached another thread is answered only in this one
 
 
+def _on_ray(job: Job) -> bool:
+    return job.config.engine.name == "ray"
+
+
 def _with_workers(job: Job, workers: int) -> Job:
+    if _on_ray(job):
+        return job  # its workers are actors of the cluster, and not of these cores
     engine = job.config.engine.model_copy(update={"workers": workers})
     return replace(job, config=job.config.model_copy(update={"engine": engine}))
 

@@ -48,7 +48,9 @@ def compare(
         typer.Option(min=1, help="How many seeds, starting at the config's. By default what CONFIG says, or 1."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder for runs, table and picture.")] = None,
-    workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="How many cores; 0 takes all. On Ray, how many runs at a time; 0 is one.")
+    ] = 0,
     x: Annotated[
         str, typer.Option("--x", metavar="AXIS", help="Compare over rounds, over seconds (on the clock) or over bytes.")
     ] = "rounds",

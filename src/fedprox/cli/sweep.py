@@ -31,7 +31,9 @@ def sweep(
     ],
     set_: Overrides = [],  # noqa: B006 - Typer reads the default and never changes it
     out: Annotated[Path | None, typer.Option(help="The folder for the runs; by default runs/sweep-CONFIG.")] = None,
-    workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="How many cores; 0 takes all. On Ray, how many runs at a time; 0 is one.")
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Run every combination of settings and rank them.

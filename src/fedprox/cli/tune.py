@@ -27,7 +27,9 @@ def tune(
     mus: Annotated[str, typer.Option(metavar="MU,…", help="The values of mu to try.")] = "",
     trials: Annotated[int, typer.Option(min=0, help="Let Optuna suggest this many values for each instead.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds for each value.")] = 1,
-    workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="How many cores; 0 takes all. On Ray, how many runs at a time; 0 is one.")
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Choose the learning rate and mu as the paper does, and write the config.

@@ -56,7 +56,6 @@ class Cluster:
         self._before: dict[str, str | None] = {}
         self._joined = self.is_lost = False
         self._last_words: LastWords | None = None
-        address = address or os.environ.get("RAY_ADDRESS", "")
         try:
             self._open(address, workers)
             self.workers = self._room(workers)
@@ -68,7 +67,10 @@ class Cluster:
     def _open(self, address: str, workers: int) -> None:
         if sys.modules.get("ray") is not None and _import_ray().is_initialized():
             self.ray = _import_ray()  # somebody's in this process, who will also stop it
-        elif address in ("", "local"):
+            _check_same(address, self.ray.get_runtime_context().gcs_address)
+            return
+        address = address or os.environ.get("RAY_ADDRESS", "")
+        if address in ("", "local"):
             self._set(_QUIET | _KEEP_LOOPBACK | {"RAY_AUTH_MODE": "token"})
             self.ray = _import_ray()
             self._start(workers)
@@ -221,6 +223,28 @@ def _checked(address: str) -> str:
     if not _answers(address):
         raise RunError(f"no Ray cluster could be joined at {address}: nobody answers there")
     return host
+
+
+def _check_same(address: str, connected: str) -> None:
+    """Refuse the address of another cluster than the one that this process is connected to: it can be in one alone."""
+    host, _, port = address.rpartition(":")
+    there, _, at = connected.rpartition(":")
+    if address in ("", "auto", "local") or (port == at and _numbers(host) & _numbers(there)):
+        return
+    raise ConfigError(
+        f"`engine.address` must be empty or {connected}, the Ray cluster that this process is connected to already; "
+        f"got {address!r}"
+    )
+
+
+def _numbers(host: str) -> set[str]:
+    """Return the addresses that a name stands for."""
+    if host in _LOOPBACK:
+        return {"127.0.0.1"}
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host.strip("[]"), None)}
+    except OSError:
+        return {host}
 
 
 def _answers(address: str) -> bool:

@@ -54,6 +54,7 @@ class Done:
 class _Actor:
     number: int
     handle: Any
+    failed: int  # how many were lost in its place, one after another, before they were ready
 
 
 class Pool:
@@ -73,7 +74,6 @@ class Pool:
         self._start = start
         self._check = check
         self._made = 0
-        self._never_ready = 0  # actors in a row that were lost before they were ready
         self._ready: dict[int, _Actor] = {}
         self._starting: dict[Any, _Actor] = {}
         for _ in range(count):
@@ -133,6 +133,7 @@ class Pool:
             _, lost = self._fetch(references[0], actor)
             if lost is None:
                 return references
+            call.repair()
         raise RunError(f"a worker of the Ray cluster was lost {_TRIES} times at the same work: {lost}")
 
     def close(self) -> None:
@@ -143,9 +144,9 @@ class Pool:
             self._end(actor)
         self._ready, self._starting = {}, {}
 
-    def _ask_for_one(self) -> None:
+    def _ask_for_one(self, failed: int = 0) -> None:
         handle, reference = self._start()
-        self._starting[reference] = _Actor(self._made, handle)
+        self._starting[reference] = _Actor(self._made, handle, failed)
         self._made += 1
 
     def _submit(self, actor: _Actor, call: Call) -> list[Any]:
@@ -187,12 +188,11 @@ class Pool:
                 if lost is None:
                     self._check(answer)
                     self._ready[actor.number] = actor
-                    self._never_ready = 0
                     continue
-                self._never_ready += 1
-                if self._never_ready == _TRIES:
+                failed = actor.failed + 1  # in its place alone: a node that goes down takes many with it at once
+                if failed == _TRIES:
                     raise RunError(f"{_TRIES} workers of the Ray cluster in a row could not start: {lost}")
-                self._replace(actor)
+                self._replace(actor, failed)
 
     def _fetch(self, reference: Any, actor: _Actor) -> tuple[Any, str | None]:
         """Return an answer, or why it was lost; what went wrong in the work itself is raised."""
@@ -215,10 +215,10 @@ class Pool:
                 self._replace(actor)
             return None, reason(error)
 
-    def _replace(self, actor: _Actor) -> None:
+    def _replace(self, actor: _Actor, failed: int = 0) -> None:
         self._cluster.look_after()
         self._end(actor)
-        self._ask_for_one()
+        self._ask_for_one(failed)
 
     def _end(self, actor: _Actor) -> None:
         with contextlib.suppress(Exception):  # it is gone already, or the cluster is

@@ -17,9 +17,13 @@ import jax
 import numpy as np
 
 from fedprox.engines.device import Task
+from fedprox.engines.ray.pool import reason
+from fedprox.errors import RunError
 from fedprox.trees import Tree
 
 __all__ = ["Origin", "RemoteState", "States"]
+
+_TRIES = 4  # how often a state may be lost again between its repair and its copy
 
 
 @dataclass(frozen=True)
@@ -64,24 +68,34 @@ class States:
 
     def repair(self, state: RemoteState | None) -> None:
         """Make a state again if it is lost, and those that it came from."""
-        if state is None or not self._is_lost(state):
-            return
-        if state.origin is None:
-            state.reference = self._ray.put(state.copy)
-            return
-        self.repair(state.origin.before)
-        state.reference = self._solve(state.origin.task, state.origin.broadcast, state.origin.before)
-        state.home = None
+        lost: list[RemoteState] = []
+        while state is not None and self._is_lost(state):
+            lost.append(state)
+            state = state.origin.before if state.origin else None
+        for each in reversed(lost):
+            if each.origin is None:
+                each.reference = self._ray.put(each.copy)
+            else:
+                each.reference = self._solve(each.origin.task, each.origin.broadcast, each.origin.before)
+                each.home = None
 
     def _copy(self, state: Any) -> Tree:
         if not isinstance(state, RemoteState):
             return state
         if state.copy is None:
-            self.repair(state)
-            shared = self._ray.get(state.reference)
+            shared = self._fetch(state)
             state.copy = jax.tree.map(np.array, shared)  # own memory: the store's is freed with the reference
             state.origin = None
         return state.copy
+
+    def _fetch(self, state: RemoteState) -> Tree:
+        for _ in range(_TRIES):
+            self.repair(state)
+            try:
+                return self._ray.get(state.reference)
+            except self._ray.exceptions.ObjectLostError as error:  # with its node, since it was repaired
+                lost = reason(error)
+        raise RunError(f"what a device remembers was lost {_TRIES} times before a copy could be taken: {lost}")
 
     def _is_lost(self, state: RemoteState) -> bool:
         try:
