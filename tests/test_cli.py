@@ -62,6 +62,10 @@ def test_a_config_file_of_a_run_runs_it_again(tmp_path):
         ),
         (["compare", "synthetic-1-1", "-m", "fedavg:mu=1"], "`method.mu` must be left out"),
         (["compare", "synthetic-1-1", "-m", "fedprox:mu"], "name:key=value"),
+        (
+            ["compare", "synthetic-1-1", "-m", "fedavg", "-m", "fedprox:mu=1", "-m", "fedavg", "--out", "both"],
+            "fedavg and fedavg would share both/fedavg/seed-0",
+        ),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2_and_writes_nothing(tmp_path, arguments, sentence):
@@ -72,6 +76,16 @@ def test_bad_input_gets_one_sentence_and_exit_code_2_and_writes_nothing(tmp_path
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["compare", "synthetic-1-1", *SMALL], ["demo", "--rounds", "1"]])
+@pytest.mark.parametrize("out", ["afile", "afile/x"])
+def test_a_file_in_the_place_of_a_folder_is_named_and_left_alone(tmp_path, command, out):
+    (tmp_path / "afile").write_text("mine")
+    done = fedprox(*command, "--out", out, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"fedprox: run folder {out} cannot be written: Not a directory\n"
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["mine"]
 
 
 def test_compare_runs_every_method_and_seed_on_the_same_draws(tmp_path):

@@ -74,6 +74,12 @@ def test_shares_are_given_once():
         suite_of({"compare": {"stragglers": [0.0]}, "devices": {"stragglers": 0.5}})
 
 
+def test_a_share_that_is_there_twice_is_refused_before_anything_runs(tmp_path):
+    with pytest.raises(ConfigError, match=r"would share .*stragglers-0\.5"):
+        run_suite({}, Suite(methods=("fedavg",), stragglers=(0.5, 0.5)), out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_one_run_of_a_suite_is_refused_with_a_hint():
     result = CliRunner().invoke(app, ["run", "benchmark-suite"])
     assert result.exit_code == 2

@@ -12,12 +12,12 @@ from typing import Any
 
 from fedprox.axis import SECONDS, Axis, common_end, common_loss, first_at, value_at
 from fedprox.config import METHOD_KEYS, Config, with_overrides
-from fedprox.errors import ConfigError, RunError, RunFolderError
+from fedprox.errors import ConfigError, RunError
 from fedprox.history import History
-from fedprox.run_folder import read_history
+from fedprox.run_folder import check_empty, read_history
 from fedprox.scheduler import Ended, Event, Job, run_jobs
 
-__all__ = ["Comparison", "Variant", "check_axis", "compare", "plan", "variant"]
+__all__ = ["Comparison", "Variant", "check_apart", "check_axis", "compare", "plan", "variant"]
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,26 @@ def variant(text: str) -> Variant:
 
 def plan(settings: Mapping[str, Any], variants: Sequence[Variant], seeds: int, out: Path) -> list[Job]:
     """Return one job for each variant and seed; every config is checked before anything runs."""
-    if out.exists() and any(out.iterdir()):
-        raise RunFolderError(f"{out} is not empty; choose another folder for the comparison")
+    check_empty(out)
     jobs = []
     for chosen in variants:
         own = _config(settings, chosen)
         for offset in range(seeds):
             config = own.model_copy(update={"seed": own.seed + offset})
             jobs.append(Job(chosen.label, config, out / _folder_name(chosen.label) / f"seed-{config.seed}"))
+    check_apart(jobs)
     return jobs
+
+
+def check_apart(jobs: Sequence[Job]) -> None:
+    """Refuse jobs of which two would write to one folder."""
+    owner: dict[Path, str] = {}
+    for job in jobs:
+        if job.out in owner:
+            raise ConfigError(
+                f"every run must have a folder of its own; {owner[job.out]} and {job.name} would share {job.out}"
+            )
+        owner[job.out] = job.name
 
 
 def compare(

@@ -34,6 +34,7 @@ __all__ = [
     "Checkpoint",
     "RunFolder",
     "check_continues",
+    "check_empty",
     "check_usable",
     "is_measured",
     "is_running",
@@ -208,6 +209,17 @@ def check_usable(path: Path, config: Config, *, resume: bool) -> None:
         check_continues(path, config)
     elif path.is_dir() and {file.name for file in path.iterdir()} - _BEGINNINGS:
         raise RunFolderError(f"{path} is not empty and holds no run; choose another folder")
+
+
+def check_empty(path: Path) -> None:
+    """Refuse a path for new run folders that is a file, lies below one, or holds something; it need not exist."""
+    with _said_plainly(path):
+        try:
+            filled = any(path.iterdir())
+        except FileNotFoundError:
+            return
+    if filled:
+        raise RunFolderError(f"{path} is not empty; choose another folder for the comparison")
 
 
 def _lock(path: Path) -> IO[bytes]:

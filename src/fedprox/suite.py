@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedprox.compare import Comparison, collect, plan, variant
+from fedprox.compare import Comparison, check_apart, collect, plan, variant
 from fedprox.config import with_overrides
 from fedprox.errors import ConfigError, nearest
 from fedprox.scheduler import Event, run_jobs
@@ -77,6 +77,7 @@ def run_suite(
     for share in suite.stragglers:
         shared = with_overrides(settings, [f"devices.stragglers={float(share)}"])
         jobs += plan(shared, variants, suite.seeds, Path(out) / f"stragglers-{share:g}")
+    check_apart(jobs)
     ended = run_jobs(jobs, workers=workers, on_event=on_event)
     return {share: collect(ended[index * count : (index + 1) * count]) for index, share in enumerate(suite.stragglers)}
 

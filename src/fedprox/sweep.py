@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedprox.compare import Comparison
+from fedprox.compare import Comparison, check_apart
 from fedprox.config import Config, with_overrides
 from fedprox.errors import ConfigError
 from fedprox.grouping import group_runs
@@ -91,9 +91,7 @@ def grid(settings: Mapping[str, Any], axes: Sequence[Axis], out: Path) -> list[J
         folder = out / (re.sub(r"[^A-Za-z0-9.=,_-]+", "-", ",".join(point)) or "run")
         check_continues(folder, config)
         jobs.append(Job(name or config.method.name, config, folder, resume=True))
-    folders = [job.out for job in jobs]
-    if repeated_folders := [job.name for job in jobs if folders.count(job.out) > 1]:
-        raise ConfigError(f"two points of the grid would share a run folder; got {' and '.join(repeated_folders[:2])}")
+    check_apart(jobs)
     return jobs
 
 
