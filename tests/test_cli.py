@@ -88,6 +88,22 @@ def test_a_file_in_the_place_of_a_folder_is_named_and_left_alone(tmp_path, comma
     assert [file.read_text() for file in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.parametrize("command", [["compare"], ["sweep", "-g", "seed=0..1"]])
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        (["-s", "devices.per_round=31"], "`devices.per_round` must be a whole number from 1 to 30"),
+        (["-s", "data.name=leaf", "-s", "data.path=nowhere"], "nowhere/train must hold LEAF files"),
+    ],
+)
+def test_input_that_no_run_can_use_is_an_error_of_the_input(tmp_path, command, setting, sentence):
+    done = fedprox(*command, "synthetic-1-1", "-s", "rounds=1", *setting, "--out", "here", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"fedprox: {sentence}")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_compare_runs_every_method_and_seed_on_the_same_draws(tmp_path):
     arguments = ["-m", "fedavg", "-m", "fedprox:mu=1", "--seeds", 2, "-s", "devices.stragglers=0.5", "--out", "both"]
     done = fedprox("compare", "synthetic-1-1", *SMALL, *arguments, cwd=tmp_path)

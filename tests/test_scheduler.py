@@ -8,7 +8,7 @@ import pytest
 
 from fedprox.compare import Comparison, collect, plan, variant
 from fedprox.config import Config
-from fedprox.errors import ConfigError, RunError, RunFolderError
+from fedprox.errors import ConfigError, DataError, RunError, RunFolderError
 from fedprox.history import History
 from fedprox.scheduler import Ended, Job, run_jobs
 
@@ -33,8 +33,21 @@ def test_results_come_in_the_order_of_the_jobs_and_a_failure_costs_one_job_alone
     assert ended[0].summary["rounds"] == ended[2].summary["rounds"] == 2
     assert "`devices.per_round` must be" in ended[1].error
     assert {(event.job.name, event.round) for event in events} == {(name, t) for name in "02" for t in range(3)}
-    with pytest.raises(RunError, match="1 of 3 runs failed"):
+    with pytest.raises(ConfigError, match=r"1 of 3 runs failed; .*: `devices.per_round` must be"):
         collect(ended)
+
+
+def test_only_input_that_is_to_blame_for_every_failure_is_called_bad_input(tmp_path):
+    good, one, other = jobs_of(tmp_path, {}, {}, {})
+    bad = [Ended(job, error="x must be numbers; got str", kind="DataError") for job in (one, other)]
+    with pytest.raises(DataError, match=r"^x must be numbers; got str$"):
+        collect(bad)
+    with pytest.raises(DataError, match=r"^2 of 3 runs failed"):
+        collect([Ended(good, {}), *bad])
+    with pytest.raises(RunError, match=r"^2 of 2 runs failed"):
+        collect([bad[0], Ended(other, error="OSError: gone", kind="OSError")])
+    with pytest.raises(RunError, match=r"^1 of 1 runs failed"):
+        collect([Ended(one, error="its process ended unexpectedly (exit code -9)")])
 
 
 def test_a_process_that_is_killed_costs_its_job_alone(tmp_path):

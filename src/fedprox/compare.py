@@ -12,12 +12,12 @@ from typing import Any
 
 from fedprox.axis import SECONDS, Axis, common_end, common_loss, first_at, value_at
 from fedprox.config import METHOD_KEYS, Config, with_overrides
-from fedprox.errors import ConfigError, RunError
+from fedprox.errors import ConfigError, FedProxError, RunError, input_error
 from fedprox.history import History
 from fedprox.run_folder import check_empty, read_history
 from fedprox.scheduler import Ended, Event, Job, run_jobs
 
-__all__ = ["Comparison", "Variant", "check_apart", "check_axis", "compare", "plan", "variant"]
+__all__ = ["Comparison", "Variant", "check_apart", "check_axis", "collect", "compare", "failure", "plan", "variant"]
 
 
 @dataclass(frozen=True)
@@ -157,12 +157,25 @@ def collect(ended: Sequence[Ended]) -> Comparison:
     """Read the run folders of jobs that have ended."""
     failed = [end for end in ended if end.error is not None]
     if failed:
-        raise RunError(f"{len(failed)} of {len(ended)} runs failed; {failed[0].job.out}: {failed[0].error}")
+        raise failure(failed, len(ended))
     comparison = Comparison({}, {})
     for end in ended:
         comparison.histories.setdefault(end.job.name, []).append(read_history(end.job.out))
         comparison.summaries.setdefault(end.job.name, []).append(end.summary or {})
     return comparison
+
+
+def failure(failed: Sequence[Ended], count: int) -> FedProxError:
+    """Return the error of `count` runs of which some failed: that of bad input where nothing else is to blame.
+
+    Where the input spoiled every run, its sentence says it all.
+    """
+    first = failed[0]
+    sentence = f"{len(failed)} of {count} runs failed; {first.job.out}: {first.error}"
+    blamed = [input_error(end.kind, end.error or "") for end in failed]
+    if blamed[0] is None or None in blamed:
+        return RunError(sentence)
+    return blamed[0] if len(failed) == count else type(blamed[0])(sentence)
 
 
 def _config(settings: Mapping[str, Any], chosen: Variant) -> Config:

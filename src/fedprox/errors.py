@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["ConfigError", "DataError", "FedProxError", "RunError", "RunFolderError", "nearest"]
+__all__ = ["ConfigError", "DataError", "FedProxError", "RunError", "RunFolderError", "input_error", "nearest"]
 
 
 class FedProxError(Exception):
@@ -38,6 +38,16 @@ class RunFolderError(FedProxError):
 
 class RunError(FedProxError):
     """A run that failed while it was under way."""
+
+
+def input_error(kind: str, sentence: str) -> FedProxError | None:
+    """Return the error of bad input that another process has named, or None where the kind is another.
+
+    >>> input_error("DataError", "x must be numbers; got str")
+    DataError('x must be numbers; got str')
+    """
+    known = {each.__name__: each for each in (ConfigError, DataError, RunFolderError)}
+    return known[kind](sentence) if kind in known else None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -51,11 +51,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended: with a summary, or with the sentence that says why not."""
+    """How a job ended: with a summary, or with the sentence that says why not, and the kind of error."""
 
     job: Job
     summary: dict[str, Any] | None = None
     error: str | None = None
+    kind: str = ""
 
 
 @dataclass
@@ -179,7 +180,7 @@ def _run(line: _Line, process: subprocess.Popen[str], job: Job) -> Ended:
             with line.lock:
                 line.on_event(Event(job, answer["round"], answer["metrics"]))
         else:
-            return Ended(job, answer.get("summary"), answer.get("error"))
+            return Ended(job, answer.get("summary"), answer.get("error"), answer.get("kind", ""))
     return Ended(job, error=f"its process ended unexpectedly (exit code {process.wait()})")
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedprox.compare import Comparison, check_apart
+from fedprox.compare import Comparison, check_apart, failure
 from fedprox.config import Config, with_overrides
-from fedprox.errors import ConfigError
+from fedprox.errors import ConfigError, RunError
 from fedprox.grouping import group_runs
 from fedprox.run_folder import check_continues, read_summary
 from fedprox.saved import load_run
@@ -105,7 +105,10 @@ def sweep(
 ) -> Sweep:
     """Run the grid that `axes` (as `axis` reads them) span over `settings`, with run folders in `out`."""
     jobs = grid(settings, [axis(text) for text in axes], Path(out))
-    return run_grid(jobs, workers=workers, on_event=on_event)
+    result = run_grid(jobs, workers=workers, on_event=on_event)
+    if jobs and not result.done and not isinstance(error := failure(result.failed, len(jobs)), RunError):
+        raise error  # what was asked for cannot be run at all
+    return result
 
 
 def run_grid(jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event], None] = lambda event: None) -> Sweep:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedprox.compare import failure
 from fedprox.config import Config, with_overrides
 from fedprox.errors import FedProxError, RunError
 from fedprox.saved import SavedRun, load_run
@@ -83,7 +84,7 @@ def tune(
         jobs = grid(base, axes, folder / stage)
         ended = run_grid(jobs, workers=workers, on_event=on_event)
         if ended.failed:
-            raise RunError(f"{len(ended.failed)} runs failed; {ended.failed[0].job.out}: {ended.failed[0].error}")
+            raise failure(ended.failed, len(jobs))
         runs = [jobs[i * seeds : (i + 1) * seeds] for i in range(len(candidates))]
         return {
             value: statistics.fmean(score(load_run(job.out)) for job in group)

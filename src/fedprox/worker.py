@@ -1,7 +1,8 @@
 """A process that runs jobs for the scheduler: one JSON line in, JSON lines of progress out.
 
 in:   {"config": {...}, "out": "runs/x", "resume": false}
-out:  {"round": 1, "metrics": {...} or null} ... and last {"summary": {...}} or {"error": "a sentence"}
+out:  {"round": 1, "metrics": {...} or null} ... and last {"summary": {...}} or {"error": "a sentence", "kind": "..."},
+      with the name of the error's class
 
 The scheduler ends the input only when no job is running. If it ends during a job, the scheduler is gone, and the
 process leaves at once, as if killed: a run folder survives that at any moment.
@@ -72,10 +73,10 @@ def _run(job: dict[str, Any], channel: IO[str], stop: StopOnSignal) -> dict[str,
         config = Config.from_dict(job["config"])
         result = train(config, out=job["out"], resume=job.get("resume", False), callbacks=[report, stop])
     except FedProxError as error:
-        return {"error": str(error)}
+        return {"error": str(error), "kind": type(error).__name__}
     except Exception as error:
         traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error}"}
+        return {"error": f"{type(error).__name__}: {error}", "kind": type(error).__name__}
     return {"summary": result.summary}
 
 
