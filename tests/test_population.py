@@ -185,3 +185,8 @@ def test_leaf_files_that_cannot_be_read(write_leaf, tmp_path):
     (folder / "train" / "data.json").write_bytes(b'{"users": ["\xff"], "num_samples": [1], "user_data": {}}')
     with pytest.raises(DataError, match=r"data.json is not UTF-8 text \(byte 12\)"):
         read_leaf(folder)
+
+
+def test_a_label_that_is_too_large_is_refused_as_it_was_given():
+    with pytest.raises(DataError, match="labels must be at most 2147483647; device 1, row 0 has 8589934592"):
+        Population.from_arrays([[1.0]] * 3, [0, 0, 2**33], [0, 0, 1], test=[False] * 3)

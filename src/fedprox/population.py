@@ -23,6 +23,8 @@ __all__ = ["Population", "Samples", "checked_rows", "split"]
 
 Array = NDArray[Any]
 
+_LARGEST = np.iinfo(np.int32).max  # of a label
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -190,6 +192,8 @@ def checked_rows(
     if np.issubdtype(y.dtype, np.integer) or y.dtype == bool:
         if len(y) and y.min() < 0:
             raise DataError(f"labels must be whole numbers >= 0; {where(int(y.argmin()))} has {y.min()}")
+        if len(y) and y.max() > _LARGEST:
+            raise DataError(f"labels must be at most {_LARGEST}; {where(int(y.argmax()))} has {y.max()}")
         if classes and len(y) and y.max() >= classes:
             raise DataError(
                 f"labels must be below {classes}, the number of classes; {where(int(y.argmax()))} has {y.max()}"

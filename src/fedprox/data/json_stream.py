@@ -10,6 +10,7 @@ import gzip
 import json
 import mmap
 import re
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,8 +31,8 @@ _PIECE = 64 << 20  # bytes after which pages that were read are given back
 class Node:
     """A value in a file that has not been decoded."""
 
-    def __init__(self, file: Path, data: Any, begin: int) -> None:
-        self._file, self._data, self._begin = file, data, begin
+    def __init__(self, file: Path, data: Any, begin: int, within: str = "") -> None:
+        self._file, self._data, self._begin, self._within = file, data, begin, within
         self._found_end: int | None = None
 
     @property
@@ -43,8 +44,8 @@ class Node:
         """Decode the value."""
         return self._decode(self._begin, self._end())
 
-    def members(self) -> Iterator[tuple[str, Node]]:
-        """Yield the names and values of an object, in the order of the file."""
+    def members(self, kind: str = "member") -> Iterator[tuple[str, Node]]:
+        """Yield the names and values of an object, in the order of the file; `kind` is what an error calls them."""
         at, given_back = self._skip(self._begin + 1), self._begin
         while self._data[at : at + 1] != b"}":
             name = _STRING.match(self._data, at)
@@ -53,8 +54,9 @@ class Node:
             colon = self._skip(name.end())
             if self._data[colon : colon + 1] != b":":
                 raise self._error("a colon must stand", colon)
-            value = Node(self._file, self._data, self._skip(colon + 1))
-            yield self._decode(at, name.end()), value
+            text = self._decode(at, name.end())
+            value = Node(self._file, self._data, self._skip(colon + 1), f", in {kind} {text!r}")
+            yield text, value
             at = self._skip(value._end())
             if self._data[at : at + 1] == b",":
                 at = self._skip(at + 1)
@@ -98,18 +100,28 @@ class Node:
         try:
             return json.loads(self._data[begin:end])
         except UnicodeDecodeError as error:
-            raise DataError(f"{self._file} is not UTF-8 text (byte {begin + error.start})") from None
+            raise DataError(f"{self._file} is not UTF-8 text (byte {begin + error.start}){self._within}") from None
         except json.JSONDecodeError as error:
-            line = _line(self._data, begin) + error.lineno - 1
-            raise DataError(f"{self._file} is not valid JSON: {error.msg} at line {line}") from None
+            at = begin + len(error.doc[: error.pos].encode())
+            raise DataError(f"{self._file} is not valid JSON: {error.msg} {self._place(at)}") from None
+        except ValueError:  # Python refuses to read them, since the time grows with the square of the digits
+            most = sys.get_int_max_str_digits()
+            raise DataError(
+                f"{self._file} must have whole numbers of at most {most} digits; one in the value {self._place(begin)} "
+                "has more"
+            ) from None
+        except RecursionError:
+            raise DataError(f"{self._file} has lists in lists too deep to be read, {self._place(begin)}") from None
 
     def _skip(self, at: int) -> int:
         match = _SPACE.match(self._data, at)
         return match.end() if match else at
 
     def _error(self, rule: str, at: int) -> DataError:
-        line = _line(self._data, min(at, len(self._data)))
-        return DataError(f"{self._file} is not valid JSON: {rule} at line {line} (byte {at}); is the file cut off?")
+        return DataError(f"{self._file} is not valid JSON: {rule} {self._place(at)}; is the file cut off?")
+
+    def _place(self, at: int) -> str:
+        return f"at line {_line(self._data, min(at, len(self._data)))} (byte {at}){self._within}"
 
 
 @contextmanager

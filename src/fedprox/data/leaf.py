@@ -94,21 +94,32 @@ def _read_file(file: Path) -> dict[str, Rows]:
                 counts = value.value()
             elif key == "user_data" and value.is_object:
                 has_data = True
-                for name, data in value.members():
+                for name, data in value.members("user"):
+                    if name in found:
+                        raise DataError(f"{file}: `user_data` must have every user once; {name!r} is there twice")
                     found[name] = _user(file, name, data)
     if not isinstance(users, list) or not has_data:
         raise DataError(f"{file} must be a LEAF object with `users` and `user_data`")
+    return _in_order(file, users, counts, found)
+
+
+def _in_order(file: Path, users: list[Any], counts: Any, found: dict[str, Rows]) -> dict[str, Rows]:
+    """Return what was found in the order of `users`, having checked that they and their counts are what was found."""
     counts = counts if isinstance(counts, list) else [None] * len(users)
     if len(counts) != len(users):
         raise DataError(f"{file}: `num_samples` has {len(counts)} entries for {len(users)} users")
     result = {}
     for name, count in zip(map(str, users), counts, strict=True):
+        if name in result:
+            raise DataError(f"{file}: `users` must name every user once; {name!r} is there twice")
         if name not in found:
             raise DataError(f"{file}: user {name!r} must have `x` and `y` in `user_data`")
         rows = result[name] = found.pop(name)
         dropped = rows[0].dtype == np.uint8 and isinstance(count, int) and count > len(rows[1])
         if count is not None and count != len(rows[1]) and not dropped:
             raise DataError(f"{file}: user {name!r} has {len(rows[1])} samples, but `num_samples` says {count}")
+    if found:
+        raise DataError(f"{file}: `users` must name every user of `user_data`; {next(iter(found))!r} is not there")
     return result
 
 
@@ -138,16 +149,12 @@ def _characters(where: str, x: list[Any], y: list[Any]) -> Rows:
 
 
 def _numbers(where: str, x: list[Any], y: list[Any]) -> Rows:
-    try:
-        features = np.asarray(x, np.float32)
-    except (ValueError, TypeError):
-        raise DataError(f"{where} must have examples that are numbers, all of one shape") from None
-    try:
-        labels = np.asarray(y, np.float64)
-    except (ValueError, TypeError):
-        raise DataError(f"{where} must have labels that are numbers") from None
+    features = _array(x, np.float32, f"{where} must have examples that are numbers, all of one shape")
+    labels = _array(y, np.float64, f"{where} must have labels that are numbers")
     if labels.ndim != 1:
         raise DataError(f"{where} must have one label for each example; got labels of shape {labels.shape[1:]}")
+    if len(x) and (features.ndim < 2 or features[0].size == 0):
+        raise DataError(f"{where} must have examples that are lists of at least one number; got {x[0]!r} in row 0")
     if not np.isfinite(features).all():
         bad = int(np.isfinite(features).reshape(len(x), -1).all(axis=1).argmin())
         raise DataError(f"{where} has a value of x that is not a finite number (row {bad})")
@@ -155,4 +162,33 @@ def _numbers(where: str, x: list[Any], y: list[Any]) -> Rows:
     if wrong.any():
         bad = int(wrong.argmax())
         raise DataError(f"{where} must have labels that are whole numbers >= 0; row {bad} has {y[bad]!r}")
+    if (labels >= _MOST_CLASSES).any():
+        bad = int(labels.argmax())
+        raise DataError(f"{where} must have labels below {_MOST_CLASSES}; row {bad} has {y[bad]!r}")
     return features, labels.astype(np.int32)
+
+
+def _array(values: list[Any], kind: type[np.floating[Any]], rule: str) -> NDArray[Any]:
+    """Return JSON's numbers as an array; texts, which NumPy would read as numbers, are refused."""
+    try:
+        with np.errstate(over="ignore"):  # what is infinite then is refused with its row
+            array = np.asarray(values, kind)
+    except OverflowError:
+        raise DataError(f"{rule}; one is too large for a floating-point number") from None
+    except (ValueError, TypeError):
+        raise DataError(rule) from None
+    if other := _types(values) - {int, float, type(None)}:  # null is not a number, and NumPy says so
+        raise DataError(f"{rule}; got {_JSON_NAMES.get(other.pop(), 'something else')}")
+    return array
+
+
+def _types(values: list[Any]) -> set[type]:
+    """Return the types of what is in nested lists."""
+    found = set(map(type, values))
+    if list in found:
+        found = (found - {list}).union(*(_types(value) for value in values if type(value) is list))
+    return found
+
+
+_MOST_CLASSES = 1 << 20  # a label beyond it is a mistake; a model would have a row of parameters for each below
+_JSON_NAMES = {str: "a text", bool: "true or false"}
