@@ -44,6 +44,8 @@ def test_defaults_are_the_contract():
         ),
         ({"measure": {"every": 5}, "stop": {"converged": True}}, r"`measure.every` must be 1 with `stop.converged`"),
         ({"data": {"name": "leaf"}}, r"`data.path` must be given"),
+        ({"solver": {"options": {"eps": float("nan")}}}, r"`solver.options.eps` must be a finite number; got nan"),
+        ({"solver": {"options": {"a": {"b": [0.0, float("inf")]}}}}, r"`solver.options.a.b\[1\]` must be .*; got inf"),
     ],
 )
 def test_a_bad_value_gets_one_sentence_with_field_rule_and_value(settings, sentence):

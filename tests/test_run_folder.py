@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 import fedprox
 from fedprox.config import Config
 from fedprox.errors import ConfigError, FedProxError, RunFolderError
+from fedprox.files import read_tensors, write_tensors
 from fedprox.run_folder import RunFolder, read_history, read_summary
 
 PLAN = {
@@ -136,3 +137,8 @@ def test_a_saved_model_may_be_the_start(finished, tmp_path):
         fedprox.train({**PLAN, "model": {"init": str(folder), "name": "mlp"}})
     with pytest.raises(FedProxError, match="does not exist"):
         fedprox.train({**PLAN, "model": {"init": str(tmp_path / "nothing.safetensors")}})
+    named, _ = read_tensors(folder / "model.safetensors")
+    named["bias"] = np.full_like(named["bias"], np.nan)
+    write_tensors(tmp_path / "spoilt.safetensors", named)
+    with pytest.raises(ConfigError, match=r"`model.init` must hold finite numbers alone, which 'bias' does not; got"):
+        fedprox.train({**PLAN, "model": {"init": str(tmp_path / "spoilt.safetensors")}})

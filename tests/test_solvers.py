@@ -432,6 +432,10 @@ class _counting_compilations:  # noqa: N801 - reads as a sentence
         ({"name": "sgd", "options": {"beta1": 0.9}}, r"must be an option of sgd \(it has none\)"),
         ({"name": "optax", "options": {"name": "admm"}}, "must be one of optax's optimisers.*got 'admm'"),
         ({"name": "optax", "options": {"name": "adam", "b7": 1}}, "`solver.options` must be what optax.adam takes"),
+        (
+            {"name": "optax", "options": {"name": "adam", "learning_rate": 0.5}},
+            "`solver.options.learning_rate` must be left out, since it is `solver.learning_rate`; got 0.5",
+        ),
         ({"name": "optax", "options": {"name": "lbfgs"}}, "`solver.options` must be what optax.lbfgs takes"),
         ({"name": "adam", "momentum": 0.9}, "`solver.momentum` must be left out with solver.name = 'adam'"),
         ({"name": "simplex"}, "`solver.name` must be one of sgd, adam"),

@@ -12,7 +12,7 @@ from fedprox.errors import ConfigError
 from fedprox.files import read_tensors
 from fedprox.models import Model
 from fedprox.randomness import Purpose, words
-from fedprox.trees import Tree, to_numpy, unflatten_names
+from fedprox.trees import Tree, is_finite, to_numpy, unflatten_names
 
 __all__ = ["initial"]
 
@@ -25,6 +25,10 @@ def initial(config: Config, model: Model) -> Tree:
         return params
     path = Path(config.model.init)
     named, _ = read_tensors(path / "model.safetensors" if path.is_dir() else path)
+    if spoilt := [name for name, leaf in named.items() if not is_finite(leaf)]:
+        raise ConfigError(
+            f"`model.init` must hold finite numbers alone, which {spoilt[0]!r} does not; got {config.model.init!r}"
+        )
     try:
         return unflatten_names(named, like=params)
     except ValueError as error:

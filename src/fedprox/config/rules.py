@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from fedprox.config.privacy import check_privacy
 from fedprox.config.sections import METHOD_KEYS
@@ -42,6 +44,7 @@ def check_together(config: Config) -> None:
                 f"`solver.{name}` must be left out with solver.name = {config.solver.name!r}, whose settings go to "
                 f"`solver.options`; got {getattr(config.solver, name)!r}"
             )
+    _check_finite("solver.options", config.solver.options)
     _check_systems(config)
     if config.data.name in ("leaf", "npz", "arrow", "population") and not config.data.path:
         raise ConfigError(f"`data.path` must be given with data.name = {config.data.name!r}; got ''")
@@ -61,6 +64,18 @@ def check_together(config: Config) -> None:
             f"got {config.engine.address!r}"
         )
     check_privacy(config)
+
+
+def _check_finite(name: str, value: Any) -> None:
+    """Refuse a number that is not finite, however deep in a table whose keys are the solver's own."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"`{name}` must be a finite number; got {value!r}")
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_finite(f"{name}.{key}", inner)
+    elif isinstance(value, (list, tuple)):
+        for index, inner in enumerate(value):
+            _check_finite(f"{name}[{index}]", inner)
 
 
 def _check_systems(config: Config) -> None:

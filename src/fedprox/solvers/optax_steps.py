@@ -47,6 +47,11 @@ def from_optax(transformation: optax.GradientTransformation, name: str = "optax"
 
 def named_optax(options: Mapping[str, Any], learning_rate: float) -> Stepwise:
     """Return one of optax's optimisers by name, with its arguments."""
+    if "learning_rate" in options:
+        raise ConfigError(
+            "`solver.options.learning_rate` must be left out, since it is `solver.learning_rate`; "
+            f"got {options['learning_rate']!r}"
+        )
     arguments = {"learning_rate": learning_rate, **options}
     name = arguments.pop("name", None)
     return _named(name, tuple(sorted((key, _hashable(value)) for key, value in arguments.items())))
