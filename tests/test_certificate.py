@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import runpy
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from fedprox.models import linear_regression, mlp
 from fedprox.population import Population
 from fedprox.theory.expectation import check_decrease, uncovered
 from fedprox.theory.replay import Devices
+from fedprox.theory.trajectory import again
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -257,6 +259,16 @@ def test_real_targets_need_linear_regression(tmp_path):
     data = {"name": "npz", "path": str(tmp_path / "data.npz")}
     with pytest.raises(ConfigError, match=r"`model\.name` must be 'linear_regression'"):
         fedprox.train({"rounds": 1, "data": data, "devices": {"per_round": 1}})
+
+
+def test_a_run_made_on_a_cluster_is_replayed_here_on_all_cores(population):
+    cluster = {"name": "ray", "address": "10.0.0.1:6379", "workers": 1000}
+    config = fedprox.Config.from_dict(settings(engine=cluster))
+    assert again(config, 2).engine == fedprox.Config.from_dict({}).engine
+    assert again(fedprox.Config.from_dict(settings(engine={"workers": 3})), 2).engine.workers == 3
+    devices = Devices(config, population, linear_regression(2))
+    devices.close()
+    assert devices._workers.count == len(os.sched_getaffinity(0))
 
 
 def test_small_pieces():

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedprox.evaluate import evaluate, predict
 from fedprox.export import export
 from fedprox.notebook import curve_svg
 from fedprox.run_folder import RunFolder
+from fedprox.runtime import Workers
 from fedprox.watch import follow, sparkline, states
 
 
@@ -61,6 +63,24 @@ def test_evaluate_measures_what_training_measured(run: Path) -> None:
     assert code == 0
     other = json.loads(text)
     assert other["examples"] != result["examples"]
+
+
+def test_a_run_made_on_a_cluster_is_evaluated_here_on_all_cores(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    config = fedprox.load_run(run).config.to_dict()
+    config["engine"] = {"name": "ray", "address": "10.0.0.1:6379", "workers": 1000}
+    (tmp_path / "run" / "config.toml").write_text(fedprox.Config.from_dict(config).to_toml())
+    counts: list[int] = []
+
+    def workers(count: int) -> Workers:
+        counts.append(count)
+        return Workers(count)
+
+    monkeypatch.setattr("fedprox.evaluate.Workers", workers)
+    assert evaluate(tmp_path / "run")["devices"] == evaluate(run)["devices"]
+    assert counts == [0, 0]
 
 
 def test_predict_agrees_with_numpy(run: Path, tmp_path: Path) -> None:

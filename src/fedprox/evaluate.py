@@ -37,7 +37,7 @@ def evaluate(path: str | Path, population: Population | None = None) -> dict[str
     trained_on = data.load(run.config)
     population = population or trained_on
     model, params = _model(run, trained_on, population.shape, population.classes)
-    workers = Workers(run.config.engine.workers)
+    workers = Workers(run.config.engine.local_workers)
     try:
         measurer = Measurer(population, Resident.of(population.train), model, workers, gradients=False)
         rows = measurer.per_device(params)

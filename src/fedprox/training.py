@@ -86,7 +86,7 @@ def train(
     if out is not None:
         check_usable(Path(out), config, resume=resume)  # before a cluster starts
     with ExitStack() as open_until_the_end:
-        workers = Workers(config.engine.workers if config.engine.name == "local" else 0)
+        workers = Workers(config.engine.local_workers)
         open_until_the_end.callback(workers.close)
         train_data = Resident.of(population.train)
         engine: Engine

@@ -194,6 +194,11 @@ class EngineConfig(Section):
     workers: CountOrZero = 0
     address: Text = ""
 
+    @property
+    def local_workers(self) -> int:
+        """How many cores of this machine (0: all), which `workers` does not say where it counts those of a cluster."""
+        return self.workers if self.name == "local" else 0
+
 
 class DeployConfig(Section):
     """`[deploy]`: real devices through Flower; a simulation takes no notice of it.

@@ -36,7 +36,7 @@ class Devices:
 
     def __init__(self, config: Config, population: Population, model: Model, solver: Solver | None = None) -> None:
         self._population = population
-        self._workers = Workers(config.engine.workers)
+        self._workers = Workers(config.engine.local_workers)
         self._train = Resident.of(population.train)
         self._config = config.solver
         everybody = solver or solvers.build(config.solver)

@@ -88,7 +88,7 @@ def again(config: Config, rounds: int) -> Config:
     settings["rounds"] = rounds
     settings["measure"] |= {"every": 1, "devices": 0, "dissimilarity": True}
     settings["compat"]["dissimilarity"] = "paper"  # the theorems' B has the masses p_k
-    settings["engine"]["name"] = "local"
+    settings["engine"] = {"name": "local", "workers": config.engine.local_workers}
     return Config.from_dict(settings)
 
 
