@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import fedprox
+from fedprox.config import SolverConfig
+from fedprox.solvers import build, opaque, sgd, svrg
 from fedprox.stopping import Outcome
 
 
@@ -122,6 +124,25 @@ def test_gamma_is_measured_and_used(small_population):
         assert max(row["gamma"]) <= 0.1
         assert metrics["gamma_max"] == max(row["gamma"])
         assert metrics["gamma_mean"] == pytest.approx(np.mean(row["gamma"]))
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_gamma_is_named_only_where_it_is_known_to_have_ended_the_work(small_population, measured):
+    def lazy(params, x, y, subproblem, budget, key):
+        return params, 1  # at once, where it was
+
+    config = {
+        "rounds": 1,
+        "method": {"mu": 1.0},
+        "solver": {"epochs": 200, "batch_size": 0, "learning_rate": 0.2, "gamma": 0.1},
+        "devices": {"per_round": 5},
+        "measure": {"gamma": measured},
+    }
+    kinds = {0: opaque(lazy), 1: build(SolverConfig(name="lbfgs")), 2: sgd(), 3: svrg()}
+    solver = {**kinds, 4: opaque(lambda params, x, y, subproblem, budget, key: (params, budget), "busy")}
+    row = fedprox.train(config, population=small_population, solver=solver).devices[0]
+    reasons = dict(zip(row["device"], row["stopped_by"], strict=True))
+    assert reasons == {0: "solver", 1: "gamma" if measured else "solver", 2: "gamma", 3: "gamma", 4: "budget"}
 
 
 def test_where_the_gradient_is_zero_a_device_stays_and_gamma_is_0():

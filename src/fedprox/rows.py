@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fedprox.engines import RoundAnswer
 from fedprox.measures import Measures
 from fedprox.plan import RoundPlan
+from fedprox.solvers import Solver
 from fedprox.traffic import Traffic
 
 __all__ = ["bytes_sent", "clipped", "finite", "gamma_summary", "stopped_by"]
@@ -19,16 +20,31 @@ def bytes_sent(plan: RoundPlan, traffic: Traffic) -> list[int]:
     return (traffic.down + traffic.up * plan.kept.astype(np.int64)).tolist()
 
 
-def stopped_by(plan: RoundPlan, answer: RoundAnswer) -> list[str | None]:
-    """Say for each device whether its budget or the target gamma ended its work; None for one not asked.
+def stopped_by(
+    plan: RoundPlan, answer: RoundAnswer, gamma: float, solver_for: Callable[[int], Solver]
+) -> list[str | None]:
+    """Say for each device what ended its work; None for one not asked.
 
-    gamma is checked where another epoch, or another gradient over all samples, would still have fitted.
+    "budget" where another epoch, or another gradient over all samples, would not have fitted. Otherwise "gamma" where
+    the target is known to be met: its solver stops early for nothing else, or gamma was measured. "solver" where it
+    stopped for a reason of its own, or for one that is not known since gamma was not measured.
     """
     per_epoch = plan.work.budget / np.where(plan.work.budget > 0, plan.work.epochs, 1)
-    return [
-        None if not kept else "gamma" if budget - steps >= epoch else "budget"
-        for kept, steps, budget, epoch in zip(plan.kept, answer.steps, plan.work.budget, per_epoch, strict=True)
-    ]
+    measured = answer.gammas or [None] * len(answer.steps)
+
+    def reason(position: int) -> str | None:
+        if not plan.kept[position]:
+            return None
+        if plan.work.budget[position] - answer.steps[position] < per_epoch[position]:
+            return "budget"
+        solver, known = solver_for(int(plan.cohort.devices[position])), measured[position]
+        is_met = getattr(solver, "stops_at_gamma_alone", False) or (known is not None and known <= gamma * _ROUNDING)
+        return "gamma" if is_met else "solver"
+
+    return [reason(position) for position in range(len(answer.steps))]
+
+
+_ROUNDING = 1 + 1e-4  # a solver has its own program for the norm
 
 
 def clipped(answer: RoundAnswer, norm: float) -> list[bool | None]:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from fedprox.run_folder import RunFolder, check_usable, is_measured
 from fedprox.runtime import Workers, prepare
 from fedprox.sampling import check_sampling
 from fedprox.solver_choice import SolverChoice, solver_of
+from fedprox.solvers import Solver
 from fedprox.state import State
 from fedprox.traffic import Traffic, traffic_of
 from fedprox.trees import Tree, flatten_names, quiet, squared_distance
@@ -115,7 +116,7 @@ def train(
             folder = RunFolder(out, config, resume=resume)
             open_until_the_end.callback(folder.close)
         journal = Journal(config, folder, started)
-        run = _Run(config, population, method, state, traffic, clock, engine, measurer, journal)
+        run = _Run(config, population, method, solver_for, state, traffic, clock, engine, measurer, journal)
         return run.to_the_end(callbacks)
 
 
@@ -127,6 +128,7 @@ class _Run:
         config: Config,
         population: Population,
         method: Method,
+        solver_for: Callable[[int], Solver],
         state: State,
         traffic: Traffic,
         clock: Clock | None,
@@ -137,6 +139,7 @@ class _Run:
         self.config = config
         self.population = population
         self.method = method
+        self.solver_for = solver_for
         self.state = state
         self.traffic = traffic
         self.clock = clock
@@ -201,7 +204,7 @@ class _Run:
         if answer.gammas is not None:
             record["gamma"] = answer.gammas
         if self.config.solver.gamma > 0:
-            record["stopped_by"] = stopped_by(plan, answer)
+            record["stopped_by"] = stopped_by(plan, answer, self.config.solver.gamma, self.solver_for)
         if self.mechanism is not None:
             record["clipped"] = clipped(answer, self.mechanism.clip)
         return record, _signals(plan, answer, before, state.params)

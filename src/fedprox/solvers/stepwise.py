@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,7 @@ class Stepwise:
     step: Callable[[Tree, Tree, Tree, jax.Array], tuple[Tree, Tree]]
     is_sgd: bool = False
     estimate: Callable[[Callable[[Tree], Tree], Tree, Tree], Tree] = _gradient_itself
+    stops_at_gamma_alone: ClassVar[bool] = True  # nothing else ends it before its budget
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""

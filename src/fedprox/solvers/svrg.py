@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,7 @@ class _SVRG:
     epochs: int
     name: str = "svrg"
     is_sgd: bool = False
+    stops_at_gamma_alone: ClassVar[bool] = True  # nothing else ends it before its budget
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take snapshots and inner steps up to the budget, or until a snapshot is gamma-inexact."""
