@@ -1,12 +1,16 @@
 """One compiled program serves all sizes, budgets, coefficients and learning rates."""
 
+import jax
+import numpy as np
+import pytest
+
 import fedprox
 from fedprox.config import SolverConfig
 from fedprox.data_pass import _program
 from fedprox.models import softmax_regression
 from fedprox.population import Population
 from fedprox.resident import Resident
-from fedprox.solvers import build, minibatch_program
+from fedprox.solvers import Stepwise, build, minibatch_program
 
 
 def test_nothing_is_compiled_again_when_sizes_epochs_mu_or_learning_rate_change(small_population):
@@ -30,11 +34,26 @@ def test_nothing_is_compiled_again_when_sizes_epochs_mu_or_learning_rate_change(
     assert measure._cache_size() <= before + 1
 
 
-def test_small_devices_are_not_padded_to_the_largest():
-    # the work of a round is the sum of the devices' own steps
+@pytest.mark.parametrize("batch_size", [10, 0])
+def test_small_devices_are_not_padded_to_the_largest(batch_size):
+    # the work of a round is the sum of the devices' own steps; the step itself tells how often it is taken
     population = Population.from_arrays(
         [[0.0]] * 1010, [0, 1] * 505, [0] * 1000 + list(range(1, 11)), test=[False] * 1010
     )
-    config = {"rounds": 1, "solver": {"epochs": 1}, "devices": {"per_round": 11}}
-    row = fedprox.train(config, population=population).devices[0]
-    assert sorted(row["steps"]) == [1] * 10 + [100]
+    taken = []
+
+    def step(params, gradient, state, learning_rate):
+        jax.debug.callback(lambda: taken.append(1))
+        return params, state
+
+    def told(progress):
+        jax.effects_barrier()
+        counts.append(len(taken))
+
+    counts = []
+    solver = Stepwise("counted", lambda params: (), step)
+    config = {"rounds": 2, "solver": {"epochs": 1, "batch_size": batch_size}, "devices": {"per_round": 11}}
+    rows = fedprox.train(config, population=population, solver=solver, callbacks=[told]).devices
+    largest = 100 if batch_size else 1
+    assert all(sorted(row["steps"]) == [1] * 10 + [largest] for row in rows)
+    assert np.diff(counts).tolist() == [10 + largest] * 2

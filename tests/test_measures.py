@@ -6,12 +6,16 @@ import pytest
 
 import reference_fedprox as reference
 from conftest import population_of
+from fedprox import theory
+from fedprox.data import synthetic
+from fedprox.data.idx import read_idx
 from fedprox.measured_sample import draw_measured
 from fedprox.measures import Measurer, dissimilarity
 from fedprox.models import Model, softmax_regression
 from fedprox.population import Population
 from fedprox.resident import Resident
 from fedprox.runtime import Workers
+from shared_data import real
 
 
 def measurer_of(population, model=None, **options):
@@ -117,3 +121,31 @@ def test_a_regression_has_no_accuracy():
     # gradients of the devices: -(0 + 1)/2 and -(3 + 4)/2; mean -2, so E||g||^2 = (0.25 + 12.25)/2
     assert measured.gradient_variance == pytest.approx(6.25 - 4)
     assert jax.numpy.isclose(measured.dissimilarity, math.sqrt(6.25 / 4))
+
+
+def digits():
+    """Digits of MNIST's test set on 20 devices, each of which has one or two of them."""
+    images = read_idx(real("mnist/t10k-images-idx3-ubyte.gz"), 3)[:2000]
+    labels = read_idx(real("mnist/t10k-labels-idx1-ubyte.gz"), 1)[:2000]
+    order = np.argsort(labels, kind="stable")
+    x = images.reshape(2000, -1)[order].astype(np.float32) / 255
+    return Population.from_arrays(x, labels[order].astype(int), np.arange(2000) // 100)
+
+
+@pytest.mark.parametrize("population", [lambda: synthetic(1.0, 1.0), digits])
+def test_b_is_what_bounded_variance_allows(population):
+    """Corollary 10: B^2 <= 1 + variance / epsilon wherever ||grad f||^2 >= epsilon, with equality at its own norm."""
+    population = population()
+    measurer, seen = measurer_of(population), []
+    for size in (0.0, 0.1, 0.3):
+        params = {name: np.float32(size) * leaf for name, leaf in some_params(population).items()}
+        measured = measurer.measure(params)
+        weight, bias = params["weight"].astype(float), params["bias"].astype(float)
+        _, *gradient = reference.losses_and_gradient(weight, bias, population.train.x, population.train.y)
+        norm2 = float(sum(np.sum(part**2) for part in gradient))  # over all samples at once, since p_k = n_k / n
+        bound = theory.dissimilarity_bound(sigma2=measured.gradient_variance, epsilon=norm2)
+        assert measured.dissimilarity == pytest.approx(bound, rel=1e-4)
+        assert measured.dissimilarity > 1.05  # the devices differ
+        seen.append((measured.dissimilarity, measured.gradient_variance, norm2))
+    b, variance, norm2 = zip(*seen, strict=True)
+    assert max(b) <= theory.dissimilarity_bound(sigma2=max(variance), epsilon=min(norm2)) * (1 + 1e-4)

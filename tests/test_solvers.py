@@ -22,6 +22,7 @@ from fedprox.population import Samples
 from fedprox.resident import Resident, resident
 from fedprox.runtime import is_plain_arithmetic
 from fedprox.solvers import LocalProblem
+from fedprox.solvers.stepwise import piece_of
 from fedprox.subproblem import Subproblem
 from fedprox.trees import to_numpy
 
@@ -465,3 +466,21 @@ def test_options_survive_a_config_file(tmp_path: Any) -> None:
     config = Config.from_dict({"solver": {"name": "optax", "options": {"name": "adam", "b1": 0.8}}})
     (tmp_path / "config.toml").write_text(config.to_toml())
     assert Config.from_toml(tmp_path / "config.toml") == config
+
+
+@pytest.mark.parametrize(
+    ("parameters", "batch_size", "steps"),
+    [
+        ([10], 10, 1024),  # a small model: as many as there may be
+        ([2**14 // 10], 10, 1024),
+        ([2**15, 2**15], 1, 256),  # 2**24 / (1 * 2**16), over all leaves
+        ([2**15, 2**15], 4, 64),
+        ([10**6], 10, 16),  # a large one: as few as there may be
+        ([10**6], 1, 16),
+        ([0], 10, 1024),
+    ],
+)
+def test_a_call_takes_fewer_steps_of_a_larger_model(parameters: list[int], batch_size: int, steps: int) -> None:
+    local = local_problem("softmax", batch_size=batch_size)
+    anchor = {str(i): np.zeros(size, np.float32) for i, size in enumerate(parameters)}
+    assert piece_of(replace(local, problem=local.problem._replace(anchor=anchor))) == steps

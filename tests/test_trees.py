@@ -1,9 +1,11 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedprox.trees import TreeSum, flatten_names, scale, squared_norm, unflatten_names
+from fedprox.trees import TreeSum, flatten_names, scale, squared_distance, squared_norm, unflatten_names
 
 
 def pairwise(values):
@@ -65,3 +67,24 @@ def test_arithmetic():
     tree = {"a": np.array([3.0], np.float32), "b": np.array([[4.0]], np.float32)}
     assert squared_norm(tree) == 25
     assert scale(tree, 0.5)["a"].dtype == np.float32
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**15 - 1, 2**15, 2**15 + 1, 3 * 2**15 + 5])
+def test_a_distance_in_parts_is_that_of_the_whole(size):
+    random = np.random.default_rng(size)
+    first, second = ({"a": random.normal(size=(size, 2)), "b": [random.normal(size=3)]} for _ in range(2))
+    exact = math.fsum(((first["a"] - second["a"]) ** 2).ravel()) + math.fsum((first["b"][0] - second["b"][0]) ** 2)
+    assert squared_distance(first, second) == pytest.approx(exact, rel=1e-12)
+
+
+def test_a_distance_is_summed_in_double_precision_also_along_a_large_leaf():
+    ones = np.ones(2**25 + 1, np.float32)  # in single precision the sum would stay at 2**24
+    assert squared_distance({"a": ones}, {"a": np.zeros_like(ones)}) == 2**25 + 1
+    assert squared_distance([np.float32(1e30)], [np.float32(-1e30)]) == pytest.approx(4e60)
+
+
+def test_a_distance_needs_trees_of_one_shape():
+    with pytest.raises(ValueError, match="zip"):
+        squared_distance([np.ones(2**15 + 1)], [np.ones(2**15)])
+    with pytest.raises(ValueError, match="zip"):
+        squared_distance([np.ones(1)], [np.ones(1), np.ones(1)])

@@ -25,15 +25,24 @@ def test_every_item_is_done_once(count):
     workers.close()
 
 
-def test_the_most_costly_item_is_begun_first_and_by_the_thread_that_asks():
-    workers, begun = Workers(2), []
+def test_the_most_costly_item_is_begun_first():
+    workers, begun = Workers(1), []
+    list(workers.run(begun.append, ["small", "large", "middle"], [1, 100, 10]))
+    assert begun == ["large", "middle", "small"]
+    workers.close()
+
+
+def test_the_most_costly_item_is_begun_by_the_thread_that_asks_and_the_next_beside_it():
+    workers, begun, both = Workers(2), [], threading.Barrier(2, timeout=10)
 
     def task(item):
-        begun.append((item, threading.current_thread()))
+        begun.append((item, threading.current_thread() is threading.main_thread()))
+        if item != "small":
+            both.wait()  # so that neither thread takes both
 
     list(workers.run(task, ["small", "large", "middle"], [1, 100, 10]))
-    assert ("large", threading.current_thread()) in begun
-    assert [item for item, _ in begun if item != "large"] == ["middle", "small"]
+    assert set(begun[:2]) == {("large", True), ("middle", False)}
+    assert begun[2][0] == "small"
     workers.close()
 
 
