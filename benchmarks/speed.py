@@ -39,7 +39,7 @@ from fedprox.runtime import Workers
 Seconds = NDArray[np.float64]  # of every round
 
 LEARNING_RATE, MU, BATCH, EPOCHS = 0.01, 1.0, 10, 20
-TWO_CORE_TURNS = 5  # as many times more turns: two cores are rarely both undisturbed
+TWO_CORE_TURNS = 20  # as many times more turns: two cores are rarely both undisturbed
 SLOW = {"NumPy loop", "PyTorch, eager", "FedJAX", "pfl"}  # these need not be asked as often
 PEERS = {"FedJAX", "pfl"}  # these draw their own mini-batches and check their own work
 
