@@ -43,6 +43,14 @@ class Merged:
     weights: NDArray[np.float64]
     signals: Signals
 
+    def record(self) -> dict[str, Any]:
+        """Return who was merged with which weight, as fields of `devices.jsonl`."""
+        return {
+            "straggler": self.straggler.tolist(),
+            "kept": self.kept.tolist(),
+            "weight": self.weights.tolist(),
+        }
+
 
 def linear_terms(method: Method, state: State, devices: list[int]) -> dict[int, Named | None]:
     """Return c_k for each device, None where there is none."""

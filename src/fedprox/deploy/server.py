@@ -8,38 +8,36 @@ and resumed from its checkpoint.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import flwr
-import jax
 import numpy as np
 from flwr.app import Context, MessageType
 from flwr.serverapp import Grid, ServerApp
 
 from fedprox import __version__, methods, mu
 from fedprox.config import Config
+from fedprox.deploy.collected import Collected, sorted_out
 from fedprox.deploy.measuring import evaluation_rows, pooled, reason_to_ignore
-from fedprox.deploy.merge import Merged, linear_terms, merge
-from fedprox.deploy.messages import Evaluation, Instruction, Model, Named, Work, WrongMessageError
+from fedprox.deploy.merge import linear_terms, merge
+from fedprox.deploy.messages import Evaluation, Instruction, Model, Named, WrongMessageError
 from fedprox.deploy.post import Post
 from fedprox.deploy.released import record_release, released_rounds
-from fedprox.deploy.replies import reason_to_refuse
 from fedprox.deploy.roster import Roster
-from fedprox.deploy.settings import check_deployable, run_settings
+from fedprox.deploy.settings import check_deployable, check_limit, run_settings
 from fedprox.deploy.speeds import trace_rows
-from fedprox.errors import ConfigError, RunError
+from fedprox.errors import RunError
 from fedprox.files import json_line, write_atomically
 from fedprox.initial import initial
 from fedprox.journal import Journal
 from fedprox.methods import Method
 from fedprox.models import Model as LocalModel
 from fedprox.plan import RoundPlan, plan_round
-from fedprox.privacy import accountant_of, check_private, mechanism_of
+from fedprox.privacy import accountant_of, check_private
 from fedprox.result import Result
 from fedprox.rows import finite, gamma_summary
 from fedprox.run_folder import RunFolder, is_measured
@@ -47,7 +45,7 @@ from fedprox.sampling import check_sampling
 from fedprox.solver_choice import solver_of
 from fedprox.solvers import Solver
 from fedprox.state import State
-from fedprox.trees import Tree, flatten_names
+from fedprox.trees import flatten_names
 
 __all__ = ["run_federation", "server_app"]
 
@@ -96,34 +94,12 @@ def run_federation(
     params = initial(config, model)
     state = State(params, method.start(params), mu.build(config.method, config.solver.learning_rate))
     check_private(config.privacy, method, state.mu, config.deploy.devices)
-    _check_limit(config, params)
+    check_limit(config, params)
     folder = RunFolder(out, config, resume=resume)
     try:
         return _Run(config, method, solver_for, state, Post(grid), folder, started).to_the_end()
     finally:
         folder.close()
-
-
-def _check_limit(config: Config, params: Tree) -> None:
-    """Refuse a limit on the norm that the noise of the devices goes beyond by itself."""
-    mechanism, limit = mechanism_of(config), config.deploy.max_norm
-    if mechanism is None or not mechanism.on_devices or limit == 0:
-        return
-    noise = mechanism.share * math.sqrt(sum(np.size(leaf) for leaf in jax.tree.leaves(params)))
-    if limit < 1.5 * noise + mechanism.clip:
-        raise ConfigError(
-            f"`deploy.max_norm` must be 0 or at least {math.ceil(1.5 * noise + mechanism.clip)} with this noise on the "
-            f"devices, whose norm is about {noise:.3g} by itself; got {limit:g}"
-        )
-
-
-@dataclass(frozen=True)
-class _Collected:
-    """What came of asking the devices of a round, by device."""
-
-    work: dict[int, Work]  # the replies that may be merged
-    problems: dict[int, str]  # why there is none, or why it was refused
-    seconds: dict[int, float]  # from sending to receiving
 
 
 class _Run:
@@ -200,7 +176,8 @@ class _Run:
             "round": plan.round,
             "solve_seconds": time.perf_counter() - clock,
             **plan.record(),
-            **self._outcome_of(plan, collected, merged),
+            **merged.record(),
+            **collected.record(plan.cohort.devices.tolist(), gamma=self.config.measure.gamma),
             "mu": used_mu,
             "late": self.post.late - self.late_recorded,
             **({"repeated": repeated} if repeated else {}),
@@ -214,7 +191,7 @@ class _Run:
         if self.accountant is not None:
             record_release(self.folder.path, self.released)
 
-    def _collect(self, plan: RoundPlan) -> _Collected:
+    def _collect(self, plan: RoundPlan) -> Collected:
         """Ask the devices of a round, and sort their answers into work and problems."""
         deploy, anchor = self.config.deploy, flatten_names(self.state.params)
         asked = {
@@ -232,45 +209,12 @@ class _Run:
         }
         wait = deploy.deadline + deploy.grace if deploy.deadline else 0.0
         answers = self.post.ask(messages, MessageType.TRAIN, seconds=wait, group=str(plan.round))
-        collected = _Collected({}, {}, {})
-        for device, budget in asked.items():
-            answer = answers[self.roster.node(device)]
-            collected.seconds[device] = answer.seconds
-            if answer.records is None:
-                collected.problems[device] = str(answer.problem)
-                continue
-            try:
-                work = Work.from_records(answer.records)
-                reason = reason_to_refuse(work, anchor, budget=budget, max_norm=deploy.max_norm)
-            except WrongMessageError as error:
-                reason = str(error)
-            if reason is None and work.steps == 0 and work.stopped_by_time:
-                collected.problems[device] = "the time was up before its first step"
-            elif reason is None:
-                collected.work[device] = work
-            else:
-                collected.problems[device] = f"refused: {reason}"
-                self.refused += 1
-                _LOG.warning("round %d: the reply of device %d is refused: %s", plan.round, device, reason)
+        by_device = {device: answers[self.roster.node(device)] for device in asked}
+        collected = sorted_out(by_device, asked, anchor, deploy.max_norm)
+        self.refused += len(collected.refused)
+        for device, reason in collected.refused.items():
+            _LOG.warning("round %d: the reply of device %d is refused: %s", plan.round, device, reason)
         return collected
-
-    def _outcome_of(self, plan: RoundPlan, collected: _Collected, merged: Merged) -> dict[str, Any]:
-        """Return what a round adds to the record of its plan, in the order of its list."""
-        devices = plan.cohort.devices.tolist()
-        work = [collected.work.get(device) for device in devices]
-        return {
-            "straggler": merged.straggler.tolist(),
-            "kept": merged.kept.tolist(),
-            "weight": merged.weights.tolist(),
-            "failed": [device in collected.problems for device in devices],
-            "problem": [collected.problems.get(device) for device in devices],
-            "steps": [one.steps if one else 0 for one in work],
-            "seconds": [one and one.seconds for one in work],
-            "waited": [collected.seconds.get(device) for device in devices],
-            "speed": [one and one.speed for one in work],
-            "loss": [one and one.loss for one in work],
-            **({"gamma": [one and one.gamma for one in work]} if self.config.measure.gamma else {}),
-        }
 
     def _measure(self, record: dict[str, Any], signals: mu.Signals) -> None:
         """Have the devices measure the model if its round is a measured one; let mu and the outcome see the loss."""

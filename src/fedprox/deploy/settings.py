@@ -8,15 +8,21 @@ Server and devices read the same file out of the same app, so the same names mea
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 from fedprox.config import Config, read_toml, with_overrides
 from fedprox.errors import ConfigError
+from fedprox.privacy import mechanism_of
+from fedprox.trees import Tree
 
-__all__ = ["check_deployable", "project_settings", "run_settings"]
+__all__ = ["check_deployable", "check_limit", "project_settings", "run_settings"]
 
 
 def run_settings(file: str | Path, run_config: Mapping[str, Any]) -> Config:
@@ -63,3 +69,16 @@ def check_deployable(config: Config) -> None:
                     f"`measure.{key}` must be false with `privacy.where` = 'client' on real devices, since it tells "
                     "the server what the noise is to hide; got True"
                 )
+
+
+def check_limit(config: Config, params: Tree) -> None:
+    """Refuse a limit on the norm that the noise of the devices goes beyond by itself."""
+    mechanism, limit = mechanism_of(config), config.deploy.max_norm
+    if mechanism is None or not mechanism.on_devices or limit == 0:
+        return
+    noise = mechanism.share * math.sqrt(sum(np.size(leaf) for leaf in jax.tree.leaves(params)))
+    if limit < 1.5 * noise + mechanism.clip:
+        raise ConfigError(
+            f"`deploy.max_norm` must be 0 or at least {math.ceil(1.5 * noise + mechanism.clip)} with this noise on the "
+            f"devices, whose norm is about {noise:.3g} by itself; got {limit:g}"
+        )
