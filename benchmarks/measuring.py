@@ -48,7 +48,7 @@ def contenders(population: Population) -> dict[str, Callable[[], Any]]:
     residual = np.ones((max(map(len, parts)), population.classes), np.float32)
     threads = ThreadPoolExecutor(workers.count)
     measurers = {
-        gradients: Measurer(population, Resident.of(population.train), model, workers, gradients=gradients)
+        gradients: Measurer(population, Resident.of(population.train, model), model, workers, gradients=gradients)
         for gradients in (True, False)
     }
     for measurer in measurers.values():

@@ -37,7 +37,8 @@ def main() -> None:
 
 
 def coverage(config: Config, population: fedprox.Population, params: object, size: int) -> list[float]:
-    model, resident, workers = data.model_for(config, population), Resident.of(population.train), Workers(1)
+    model, workers = data.model_for(config, population), Workers(1)
+    resident = Resident.of(population.train, model)
     whole = Measurer(population, resident, model, workers).measure(params)
     held = np.zeros((REPEATS, len(MEASURES)), bool)
     for seed in range(REPEATS):

@@ -67,7 +67,7 @@ def problem(features: int) -> LocalProblem:
         model=model,
         problem=Subproblem(anchor, resident(np.float32(0.1))),
         samples=samples,
-        resident=Resident.of(samples),
+        resident=Resident.of(samples, model),
         device=0,
         round=1,
         seed=0,

@@ -56,7 +56,7 @@ def local_problem(model: Model, **changes: Any) -> LocalProblem:
     linear = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.01), anchor)
     fields = {"device": 1, "round": 2, "seed": 3, "budget": 11, "batch_size": 8, "learning_rate": 0.1} | changes
     return LocalProblem(
-        model, Subproblem(anchor, resident(np.float32(0.5)), linear), samples, Resident.of(samples), **fields
+        model, Subproblem(anchor, resident(np.float32(0.5)), linear), samples, Resident.of(samples, model), **fields
     )
 
 

@@ -137,7 +137,7 @@ def test_a_run_with_two_epochs_leaves_stragglers_one():
 
 def measured(population, params, model=None, weighted=False):
     model = model or softmax_regression(population.shape[0], population.classes)
-    measurer = Measurer(population, Resident.of(population.train), model, Workers(1), weighted=weighted)
+    measurer = Measurer(population, Resident.of(population.train, model), model, Workers(1), weighted=weighted)
     return measurer.measure(params)
 
 

@@ -16,7 +16,7 @@ from fedprox.solvers import Stepwise, build, minibatch_program
 def test_nothing_is_compiled_again_when_sizes_epochs_mu_or_learning_rate_change(small_population):
     model = softmax_regression(small_population.shape[0], small_population.classes)
     local = minibatch_program(model, build(SolverConfig()), 7)  # a batch size that no other test uses
-    measure = _program(model, Resident.of(small_population.train).block, True)
+    measure = _program(model, Resident.of(small_population.train, model).block, True)
     before = measure._cache_size()
     for epochs, mu, rate, stragglers in ((1, 0.0, 0.1, 0.0), (3, 0.5, 0.2, 0.5), (5, 1.0, 0.01, 0.9)):
         result = fedprox.train(

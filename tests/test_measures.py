@@ -20,7 +20,7 @@ from shared_data import real
 
 def measurer_of(population, model=None, **options):
     model = model or softmax_regression(population.shape[0], population.classes)
-    return Measurer(population, Resident.of(population.train), model, Workers(1), **options)
+    return Measurer(population, Resident.of(population.train, model), model, Workers(1), **options)
 
 
 def some_params(population, seed=0):

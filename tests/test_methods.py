@@ -294,7 +294,7 @@ def test_feddyn_with_the_right_duals_does_not_leave_the_optimum(least_squares, t
         method=method,
         solver_of=lambda device: sgd(),
         samples=population.train,
-        resident=Resident.of(population.train),
+        resident=Resident.of(population.train, model),
         seed=0,
         batch_size=0,
         learning_rate=RATE,

@@ -3,10 +3,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedprox
 import reference_fedprox as reference
 from fedprox import models
+from fedprox.data import synthetic
 from fedprox.errors import ConfigError
-from fedprox.models import mean_gradient
+from fedprox.models import mean_gradient, products
+from fedprox.population import Population, Samples
 
 
 def batch(shape, classes, rows=6, seed=0):
@@ -84,3 +87,34 @@ def test_a_cnn_needs_images():
     for shape in ((7,), (3, 3), (2, 2, 2, 2)):
         with pytest.raises(ConfigError, match="'cnn' must be used with images"):
             models.build("cnn", shape, 3)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 10, 16, 33])
+@pytest.mark.parametrize("classes", [1, 2, 10])
+def test_products_with_many_features_are_those_of_numpy(rows, classes):
+    random = np.random.default_rng(0)
+    weight, x = random.normal(size=(classes, 300)).astype("f"), random.normal(size=(rows, 300)).astype("f")
+    residuals = random.normal(size=(classes, rows)).astype("f")
+    np.testing.assert_allclose(products.scores(weight, x), weight @ x.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(products.outer_products(residuals, x), residuals @ x, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("solver", ["sgd", "adam", "gradient_descent", "lbfgs", "newton_cg", "svrg"])
+@pytest.mark.parametrize("batch_size", [0, 10])
+def test_features_that_are_all_zero_change_nothing(solver, batch_size):
+    """With more than 128 features other products are compiled, and whole loops of them into one kernel."""
+    narrow = synthetic(1.0, 1.0, devices=6, seed=2)
+    config = {
+        "rounds": 3,
+        "devices": {"per_round": 3},
+        "solver": {"name": solver, "batch_size": batch_size, "epochs": 2, "learning_rate": 0.01},
+        "measure": {"gamma": True},
+    }
+
+    def padded(samples):
+        return Samples(np.pad(samples.x, ((0, 0), (0, 140))), samples.y, samples.offsets)
+
+    wide = Population(padded(narrow.train), padded(narrow.test), narrow.classes)
+    found, expected = (fedprox.train(config, population=each).history for each in (wide, narrow))
+    for key in ("train_loss", "dissimilarity"):
+        np.testing.assert_allclose([row[key] for row in found], [row[key] for row in expected], rtol=2e-4)

@@ -73,7 +73,7 @@ def test_intervals_cover_the_value_of_all_devices():
     random = np.random.default_rng(3)
     population = population_of((random.lognormal(2, 1, 240).astype(int) + 3).tolist(), test=0)
     model = softmax_regression(population.shape[0], population.classes)
-    resident, workers = Resident.of(population.train), Workers(1)
+    resident, workers = Resident.of(population.train, model), Workers(1)
     weight = random.normal(size=(population.classes, population.shape[0])).astype(np.float32)
     params = {"bias": np.zeros(population.classes, np.float32), "weight": weight}
     whole = Measurer(population, resident, model, workers).measure(params)

@@ -20,7 +20,7 @@ from fedprox.errors import ConfigError
 from fedprox.models import linear_regression, mlp, softmax_regression
 from fedprox.population import Samples
 from fedprox.resident import Resident, resident
-from fedprox.runtime import is_plain_arithmetic
+from fedprox.runtime import is_plain_arithmetic, needs_its_first
 from fedprox.solvers import LocalProblem
 from fedprox.solvers.stepwise import piece_of
 from fedprox.subproblem import Subproblem
@@ -61,7 +61,7 @@ def population(problem: str) -> tuple[Any, Samples, Resident]:
             np.int32
         )
     samples = Samples(x, y, np.concatenate([[0], np.cumsum(SIZES)]))
-    return model, samples, Resident.of(samples)
+    return model, samples, Resident.of(samples, model)
 
 
 def local_problem(problem: str, mu: float = 0.0, linear: bool = False, **settings: Any) -> LocalProblem:
@@ -236,7 +236,7 @@ def test_a_solution_is_not_left(solver: str) -> None:
     samples = Samples(x, np.zeros(3, np.float32), np.array([0, 3]))
     anchor = resident(model.init(jax.random.key(0)))
     local = LocalProblem(
-        model, Subproblem(anchor, resident(np.float32(0.5))), samples, Resident.of(samples), 0, 1, 0, 10, 2, 0.1
+        model, Subproblem(anchor, resident(np.float32(0.5))), samples, Resident.of(samples, model), 0, 1, 0, 10, 2, 0.1
     )
     params, _ = SOLVERS[solver].solve(local)
     assert np.array_equal(flat(params), flat(anchor))
@@ -390,6 +390,26 @@ def test_a_step_that_cannot_be_one_kernel_still_runs() -> None:
     local = local_problem("softmax", budget=10)
     sorting = solvers.Stepwise("sorting", lambda params: (), step)
     np.testing.assert_allclose(flat(sorting.solve(local)[0]), flat(SOLVERS["sgd"].solve(local)[0]), atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [0, 2])
+def test_a_step_that_does_not_look_at_its_gradient_still_runs(batch_size: int) -> None:
+    """In a single kernel the data would be arrays that nobody needs, over which XLA ends the process."""
+
+    def decay(params: Any, gradient: Any, state: Any, rate: Any) -> Any:
+        return jax.tree.map(lambda w: w * (1 - rate), params), state
+
+    local = local_problem("softmax", budget=3, batch_size=batch_size)
+    found, steps = solvers.Stepwise("decay", lambda params: (), decay).solve(local)
+    expected = flat(local.problem.anchor) * (1 - local.learning_rate) ** 3
+    assert steps == 3
+    np.testing.assert_allclose(flat(found), expected, rtol=1e-6)
+
+
+def test_what_a_function_needs() -> None:
+    assert needs_its_first(lambda pair, other: pair[0] * other + jax.jit(jnp.sin)(pair[1]), (1.0, 2.0), 3.0)
+    assert not needs_its_first(lambda pair, other: pair[0] * other, (1.0, 2.0), 3.0)
+    assert not needs_its_first(jax.jit(lambda one, other: other), 1.0, 2.0)
 
 
 @pytest.mark.parametrize("solver", ["sgd", "momentum", "nesterov", "adam", "optax"])

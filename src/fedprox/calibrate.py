@@ -71,7 +71,7 @@ def measure_speed(
         method=method,
         solver_of=solver,
         samples=population.train,
-        resident=Resident.of(population.train),
+        resident=Resident.of(population.train, model),
         seed=config.seed,
         batch_size=config.solver.batch_size,
         learning_rate=config.solver.learning_rate,

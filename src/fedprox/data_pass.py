@@ -22,7 +22,7 @@ from fedprox.measured_sample import MeasuredSample
 from fedprox.models import Model, mean_gradient
 from fedprox.population import Samples
 from fedprox.resident import Resident, resident
-from fedprox.runtime import SMALL, Workers, compiled
+from fedprox.runtime import Workers, compiled
 from fedprox.sample_error import Totals
 from fedprox.subproblem import rows_in_block
 from fedprox.trees import Tree, TreeSum, to_numpy
@@ -173,7 +173,7 @@ def _program(model: Model, block: int, gradients: bool) -> Callable[..., Any]:
         nothing = (jnp.zeros(_GROUP), jnp.zeros(_GROUP, jnp.int32), jnp.zeros(_GROUP), (zero,) * len(weights))
         return lax.fori_loop(0, count, add_device, nothing)
 
-    return compiled(program, small=model.small and block <= SMALL)
+    return compiled(program, small=model.small)
 
 
 def _groups(sizes: NDArray[np.int64]) -> list[slice]:

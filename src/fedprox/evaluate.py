@@ -39,7 +39,7 @@ def evaluate(path: str | Path, population: Population | None = None) -> dict[str
     model, params = _model(run, trained_on, population.shape, population.classes)
     workers = Workers(run.config.engine.local_workers)
     try:
-        measurer = Measurer(population, Resident.of(population.train), model, workers, gradients=False)
+        measurer = Measurer(population, Resident.of(population.train, model), model, workers, gradients=False)
         rows = measurer.per_device(params)
     finally:
         workers.close()

@@ -62,7 +62,9 @@ def examine(
     prepare()
     workers = Workers()
     try:
-        measurer = Measurer(population, Resident.of(population.train), model, workers, seed=seed, sample=measured)
+        measurer = Measurer(
+            population, Resident.of(population.train, model), model, workers, seed=seed, sample=measured
+        )
         measures = measurer.measure(to_numpy(model.init(jax.random.key(seed))))
     finally:
         workers.close()

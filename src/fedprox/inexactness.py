@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from fedprox.models import Model
-from fedprox.runtime import SMALL, compiled
+from fedprox.runtime import compiled
 from fedprox.subproblem import Subproblem, add_terms, device_gradient
 from fedprox.trees import Tree
 
@@ -45,4 +45,4 @@ def gradient_norm_program(model: Model, block: int) -> Callable[..., Any]:
         gradient = add_terms(problem, params, device_gradient(model, params, x, y, span[0], span[1], block))
         return jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(gradient)))
 
-    return compiled(program, small=model.small and block <= SMALL)
+    return compiled(program, small=model.small)

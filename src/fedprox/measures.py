@@ -74,7 +74,7 @@ class Measurer:
         self._train = DataPass(population.train, train, measured, model, workers, plain=gradients and not weighted)
         self._with_test = np.diff(population.test.offsets)[devices] > 0
         with_test = replace(measured, devices=devices[self._with_test], weight=measured.weight[self._with_test])
-        self._test = DataPass(population.test, Resident.of(population.test), with_test, model, workers)
+        self._test = DataPass(population.test, Resident.of(population.test, model), with_test, model, workers)
 
     def compile(self, params: Tree) -> None:
         """Compile the passes by running them over no devices."""

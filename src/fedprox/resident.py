@@ -6,6 +6,7 @@ on an accelerator the samples are copied to it once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from fedprox.errors import DataError
+from fedprox.models import Model
 from fedprox.population import Samples
 from fedprox.runtime import SMALL
 from fedprox.trees import Tree
@@ -29,11 +31,11 @@ class Resident:
     block: int
 
     @classmethod
-    def of(cls, samples: Samples) -> Resident:
-        """Hand samples to JAX."""
+    def of(cls, samples: Samples, model: Model) -> Resident:
+        """Hand samples to JAX, for a model to walk."""
         if len(samples) >= 2**31:
             raise DataError(f"a population must have fewer than 2^31 samples; got {len(samples)}")
-        return cls(jax.device_put(samples.x), jax.device_put(samples.y), _block(samples))
+        return cls(jax.device_put(samples.x), jax.device_put(samples.y), _block(samples, model))
 
 
 def resident(tree: Tree) -> Tree:
@@ -53,7 +55,19 @@ def scalar(value: float) -> jax.Array:
     return jax.device_put(np.float32(value))
 
 
-def _block(samples: Samples) -> int:
-    """Return about the number of rows of a typical device, so that little is computed in vain."""
+def _block(samples: Samples, model: Model) -> int:
+    """Return about the number of rows of a typical device, so that little is computed in vain.
+
+    A small model takes no more than stay in the first cache, where it reads them twice.
+    """
+    most = _floor(max(8, _CACHED // math.prod(samples.x.shape[1:]))) if model.small else SMALL
     typical = max(int(np.median(np.diff(samples.offsets))), 1)
-    return min(max(8, min(SMALL, 1 << (typical.bit_length() - 1))), max(len(samples), 1))
+    return min(max(8, min(SMALL, most, _floor(typical))), max(len(samples), 1))
+
+
+def _floor(number: int) -> int:
+    """Return the largest power of two that is not greater."""
+    return 1 << (number.bit_length() - 1)
+
+
+_CACHED = 1 << 13  # numbers, 32 KB

@@ -20,7 +20,7 @@ import jax
 import platformdirs
 from jax.experimental.xla_metadata import set_xla_metadata
 
-__all__ = ["SMALL", "Workers", "compiled", "is_plain_arithmetic", "one_kernel", "prepare"]
+__all__ = ["SMALL", "Workers", "compiled", "is_plain_arithmetic", "needs_its_first", "one_kernel", "prepare"]
 
 SMALL = 128  # XLA turns products up to this size in every dimension into inline code
 
@@ -68,6 +68,12 @@ def is_plain_arithmetic(function: Callable[..., Any], *shapes: Any) -> bool:
     return _is_plain(jax.make_jaxpr(function)(*shapes).jaxpr)
 
 
+def needs_its_first(function: Callable[..., Any], *shapes: Any) -> bool:
+    """Return whether results of a function of arrays of these shapes depend on all arrays of its first argument."""
+    arrays = len(jax.tree.leaves(shapes[0]))
+    return all(_needed(jax.make_jaxpr(function)(*shapes).jaxpr)[:arrays])
+
+
 def _is_plain(jaxpr: Any) -> bool:
     for equation in jaxpr.eqns:
         inner = [value for value in equation.params.values() if hasattr(value, "jaxpr")]
@@ -76,6 +82,18 @@ def _is_plain(jaxpr: Any) -> bool:
         if not all(_is_plain(each.jaxpr) for each in inner):
             return False
     return True
+
+
+def _needed(jaxpr: Any) -> list[bool]:
+    """Return for each argument whether a result depends on it."""
+    needed = set(map(id, jaxpr.outvars))
+    for equation in reversed(jaxpr.eqns):
+        if needed.isdisjoint(map(id, equation.outvars)):
+            continue
+        inner = [value for value in equation.params.values() if hasattr(value, "jaxpr")]
+        reads = _needed(inner[0].jaxpr) if inner else [True] * len(equation.invars)
+        needed.update(id(value) for value, is_read in zip(equation.invars, reads, strict=True) if is_read)
+    return [id(argument) in needed for argument in jaxpr.invars]
 
 
 _CALLS = {"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"}

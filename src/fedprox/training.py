@@ -89,7 +89,7 @@ def train(
     with ExitStack() as open_until_the_end:
         workers = Workers(config.engine.local_workers)
         open_until_the_end.callback(workers.close)
-        train_data = Resident.of(population.train)
+        train_data = Resident.of(population.train, model)
         engine: Engine
         if config.engine.name == "ray":
             from fedprox.engines.ray import Cluster, RayEngine

@@ -37,12 +37,13 @@ def ours(
     nobody = np.zeros(len(y), int)
     population = Population.from_arrays(x, y, device=nobody, test=np.zeros(len(y), bool))
     start = {name: np.asarray(array, np.float32) for name, array in params.items()}
+    model = _model(embedding)
     device = DeviceSide(
-        model=_model(embedding),
+        model=model,
         method=fedprox(),
         solver_of=lambda device: sgd(),
         samples=population.train,
-        resident=Resident.of(population.train),
+        resident=Resident.of(population.train, model),
         seed=seed,
         batch_size=batch_size,
         learning_rate=learning_rate,

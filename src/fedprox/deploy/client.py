@@ -94,7 +94,7 @@ class Device:
         self._config, self._model, self._data = config, model, data
         self._solver = solver_of(config, solver, methods.build(config.method))(data.device)
         self._like = initial(config, model)
-        self._resident = Resident.of(data.population.train)
+        self._resident = Resident.of(data.population.train, model)
         self._mechanism = mechanism_of(config)
 
     def work(self, asked: Instruction, arrived: float | None = None) -> Work:
@@ -177,7 +177,7 @@ def _gradient_program(model: LocalModel, block: int) -> Callable[..., Any]:
     def program(params: Tree, x: jax.Array, y: jax.Array, count: jax.Array) -> Tree:
         return device_gradient(model, params, x, y, jnp.int32(0), count, block)
 
-    return compiled(program)
+    return compiled(program, small=model.small)
 
 
 def _reply(said: Any, to: Message) -> Message:

@@ -69,4 +69,4 @@ class Blueprint:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever made the blueprint has been warned
             solver_for = solver_of(config, self.solver, method)
-        return device_side(config, population, Resident.of(population.train), model, method, solver_for)
+        return device_side(config, population, Resident.of(population.train, model), model, method, solver_for)

@@ -161,4 +161,4 @@ def _gradient_program(model: Model, block: int) -> Callable[..., Any]:
     def program(params: Tree, x: jax.Array, y: jax.Array, place: jax.Array) -> Tree:
         return device_gradient(model, params, x, y, place[0], place[1], block)
 
-    return compiled(program)
+    return compiled(program, small=model.small)

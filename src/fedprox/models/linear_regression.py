@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprox.models.model import Array, Model, second_moment
-from fedprox.runtime import SMALL
+from fedprox.models.products import is_small
 from fedprox.trees import Tree
 
 __all__ = ["linear_regression"]
@@ -44,7 +44,7 @@ def linear_regression(features: int, *, bias: bool = True) -> Model:
         _loss,
         None,
         _gradient,
-        small=features <= SMALL,
+        small=is_small(1, features),
         curvature_bound=curvature_bound,
     )
 

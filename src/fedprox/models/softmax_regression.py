@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprox.models.model import Array, Model, second_moment
-from fedprox.runtime import SMALL
+from fedprox.models.products import is_small, outer_products, scores
 from fedprox.trees import Tree
 
 __all__ = ["softmax_regression"]
@@ -44,18 +44,18 @@ def softmax_regression(features: int, classes: int) -> Model:
         _loss,
         _predict,
         _gradient,
-        small=max(features, classes) <= SMALL,
+        small=is_small(classes, features),
         curvature_bound=_curvature_bound,
     )
 
 
 def _scores(params: Tree, x: jax.Array) -> jax.Array:
-    return params["weight"] @ x.reshape(len(x), -1).T + params["bias"][:, None]  # (classes, examples)
+    return scores(params["weight"], x.reshape(len(x), -1)) + params["bias"][:, None]  # (classes, examples)
 
 
 def _loss(params: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
-    scores = _scores(params, x)
-    return jax.nn.logsumexp(scores, axis=0) - jnp.sum(jnp.where(_is_label(scores, y), scores, 0.0), axis=0)
+    z = _scores(params, x)
+    return jax.nn.logsumexp(z, axis=0) - jnp.sum(jnp.where(_is_label(z, y), z, 0.0), axis=0)
 
 
 def _predict(params: Tree, x: jax.Array) -> jax.Array:
@@ -63,14 +63,14 @@ def _predict(params: Tree, x: jax.Array) -> jax.Array:
 
 
 def _gradient(params: Tree, x: jax.Array, y: jax.Array, weights: jax.Array) -> Tree:
-    scores = _scores(params, x)
-    powers = jnp.exp(scores - scores.max(axis=0))
-    residuals = powers * (weights / powers.sum(axis=0)) - jnp.where(_is_label(scores, y), weights, 0.0)
-    return {"bias": residuals.sum(axis=1), "weight": residuals @ x.reshape(len(x), -1)}
+    z = _scores(params, x)
+    powers = jnp.exp(z - z.max(axis=0))
+    residuals = powers * (weights / powers.sum(axis=0)) - jnp.where(_is_label(z, y), weights, 0.0)
+    return {"bias": residuals.sum(axis=1), "weight": outer_products(residuals, x.reshape(len(x), -1))}
 
 
-def _is_label(scores: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.arange(len(scores))[:, None] == y  # (classes, examples)
+def _is_label(z: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.arange(len(z))[:, None] == y  # (classes, examples)
 
 
 def _curvature_bound(x: Array) -> float:

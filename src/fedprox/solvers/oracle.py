@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from fedprox.models import Model
-from fedprox.runtime import SMALL, compiled
+from fedprox.runtime import compiled
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.subproblem import (
     Subproblem,
@@ -111,4 +111,4 @@ def _programs(model: Model, block: int) -> tuple[Callable[..., Any], Callable[..
         product = device_curvature(model, tree(flat), tree(along), x, y, span[0], span[1], block)
         return ravel_pytree(product)[0] + problem.mu * along
 
-    return compiled(evaluate, small=model.small and block <= SMALL), compiled(multiply)
+    return compiled(evaluate, small=model.small), compiled(multiply)

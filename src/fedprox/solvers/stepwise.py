@@ -19,7 +19,7 @@ from jax import lax
 from fedprox.inexactness import gradient_norm_program, inexactness
 from fedprox.models import Model, mean_gradient
 from fedprox.resident import scalar
-from fedprox.runtime import SMALL, compiled, is_plain_arithmetic, one_kernel
+from fedprox.runtime import SMALL, compiled, is_plain_arithmetic, needs_its_first, one_kernel
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.subproblem import Subproblem, add_terms, device_gradient
 from fedprox.trees import Tree
@@ -167,14 +167,23 @@ def fullbatch_program(model: Model, solver: Stepwise, block: int) -> Callable[..
 
         return lax.fori_loop(0, steps, take_step, (params, state))
 
-    return compiled(program)
+    return compiled(program, small=model.small and _is_plain(model, solver))
 
 
 def _is_plain(model: Model, solver: Stepwise) -> bool:
-    """Return whether the solver's step is plain arithmetic, as a loop in one kernel needs."""
+    """Return whether the solver's step is plain arithmetic on the data, as a loop in one kernel must be.
+
+    XLA ends the process over a kernel whose data nobody needs.
+    """
+
+    def step(data: Tree, params: Tree, state: Tree, learning_rate: jax.Array) -> tuple[Tree, Tree]:
+        own = solver.estimate(lambda at: jax.tree.map(jnp.add, at, data), params, state)
+        return solver.step(params, own, state, learning_rate)
+
     params = jax.eval_shape(model.init, jax.random.key(0))
     state = jax.eval_shape(solver.init, params)
-    return is_plain_arithmetic(solver.step, params, params, state, jax.ShapeDtypeStruct((), jnp.float32))
+    shapes = (params, params, state, jax.ShapeDtypeStruct((), jnp.float32))
+    return is_plain_arithmetic(step, *shapes) and needs_its_first(step, *shapes)
 
 
 def _rows(x: jax.Array, y: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:

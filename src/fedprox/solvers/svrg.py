@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprox.models import Model
-from fedprox.runtime import SMALL, compiled
+from fedprox.runtime import compiled
 from fedprox.solvers.sgd import sgd
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.solvers.stepwise import Stepwise, minibatch_program, piece_of
@@ -89,7 +89,7 @@ def _estimate(gradient: Callable[[Tree], Tree], params: Tree, state: Tree) -> Tr
     return jax.tree.map(lambda here, there, g: here - there + g, gradient(params), gradient(snapshot), exact)
 
 
-_INNER = Stepwise("svrg", lambda params: (), sgd().step, estimate=_estimate)
+_INNER = Stepwise("svrg", lambda params: (params, params), sgd().step, estimate=_estimate)
 
 
 @lru_cache(maxsize=32)
@@ -103,4 +103,4 @@ def _snapshot_program(model: Model, block: int) -> Callable[..., Any]:
         whole = add_terms(problem, params, own)
         return own, jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(whole)))
 
-    return compiled(program, small=model.small and block <= SMALL)
+    return compiled(program, small=model.small)

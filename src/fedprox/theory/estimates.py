@@ -113,7 +113,7 @@ class _Hessian:
     """Hessians of means over consecutive training samples, at one model."""
 
     def __init__(self, population: Population, model: Model, params: Tree) -> None:
-        self._train = Resident.of(population.train)
+        self._train = Resident.of(population.train, model)
         flat, self._unflatten = ravel_pytree(params)
         self._params = jax.tree.map(jax.device_put, params)
         self._start = generator(0, Purpose.LANCZOS).normal(size=len(flat))

@@ -37,7 +37,7 @@ class Devices:
     def __init__(self, config: Config, population: Population, model: Model, solver: Solver | None = None) -> None:
         self._population = population
         self._workers = Workers(config.engine.local_workers)
-        self._train = Resident.of(population.train)
+        self._train = Resident.of(population.train, model)
         self._config = config.solver
         everybody = solver or solvers.build(config.solver)
         self._device = DeviceSide(
@@ -127,4 +127,4 @@ def _gradient_program(model: Model, block: int) -> Callable[..., Any]:
         begin, count = span
         return add_terms(problem, params, device_gradient(model, params, x, y, begin, count, block))
 
-    return compiled(program)
+    return compiled(program, small=model.small)

@@ -1,0 +1,65 @@
+"""The two matrix products of a linear model, in a form that becomes inline code of a single kernel.
+
+XLA writes a product of two matrices inline as long as no dimension exceeds `SMALL`; a larger one it hands to a library,
+which the code of a single kernel cannot call. A product of a matrix with a vector, and sums of a few products of
+numbers, it writes well at any size. So a matrix with many columns is taken a vector at a time here.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedprox.runtime import SMALL
+
+__all__ = ["is_small", "outer_products", "scores"]
+
+_TILE = 8  # rows that XLA's product with a vector takes at once
+_MOST_WEIGHTS = 1 << 14  # of more, the library's products are faster
+
+
+def is_small(rows: int, columns: int) -> bool:
+    """Return whether the products with a matrix of this shape are best compiled into one kernel."""
+    return max(rows, columns) <= SMALL or rows * columns <= _MOST_WEIGHTS
+
+
+def scores(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """Return weight x^T, (classes, examples)."""
+    if not _is_long(weight, x):
+        return weight @ x.T
+    if len(x) < min(_TILE, len(weight)):
+        return lax.map(lambda example: weight @ example, x).T
+    return lax.map(lambda row: x @ row, weight)
+
+
+def outer_products(residuals: jax.Array, x: jax.Array) -> jax.Array:
+    """Return residuals x, (classes, features): the sum over the examples of residual x_i^T."""
+    if not _is_long(residuals, x):
+        return residuals @ x
+    tiles, rest = divmod(len(x), _TILE)
+
+    def add_tile(tile: jax.Array, total: jax.Array) -> jax.Array:
+        first = tile * _TILE
+        return total + _few(
+            lax.dynamic_slice_in_dim(residuals, first, _TILE, axis=1), lax.dynamic_slice_in_dim(x, first, _TILE)
+        )
+
+    if tiles == 0 or len(x) == _TILE:
+        return _few(residuals, x)
+    start = _few(residuals[:, -rest:], x[-rest:]) if rest else jnp.zeros((len(residuals), x.shape[1]))
+    return lax.fori_loop(0, tiles, add_tile, start)
+
+
+def _few(residuals: jax.Array, x: jax.Array) -> jax.Array:
+    """Return residuals x, written out example by example."""
+    return reduce(jnp.add, (residuals[:, i, None] * x[i] for i in range(len(x))))
+
+
+def _is_long(matrix: jax.Array, x: jax.Array) -> bool:
+    """Return whether a batch has many features but few examples and classes, on a CPU."""
+    classes, features = len(matrix), x.shape[1]
+    fits = is_small(classes, features) and len(x) <= SMALL
+    return fits and features > SMALL and jax.default_backend() == "cpu"
