@@ -41,6 +41,7 @@ ORDER = [
     "student",
     "measured_sample",
     "sample_error",
+    "walk",
     "data_pass",
     "measures",
     "stopping",

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fedprox.data_pass import DataPass, PerDevice
+from fedprox.data_pass import DataPass, PerDevice, take_passes
 from fedprox.measured_sample import all_devices, draw_measured
 from fedprox.models import Model
 from fedprox.population import Population
@@ -71,21 +71,23 @@ class Measurer:
         self._model = model
         self._gradients = gradients
         self._weighted = weighted
-        self._train = DataPass(population.train, train, measured, model, workers, plain=gradients and not weighted)
+        self._workers = workers
+        self._train = DataPass(
+            population.train, train, measured, model, gradients=gradients, plain=gradients and not weighted
+        )
         self._with_test = np.diff(population.test.offsets)[devices] > 0
         with_test = replace(measured, devices=devices[self._with_test], weight=measured.weight[self._with_test])
-        self._test = DataPass(population.test, Resident.of(population.test, model), with_test, model, workers)
+        self._test = DataPass(population.test, Resident.of(population.test, model), with_test, model)
 
     def compile(self, params: Tree) -> None:
         """Compile the passes by running them over no devices."""
-        self._train.compile(params, self._gradients)
-        self._test.compile(params, False)
+        self._train.compile(params)
+        self._test.compile(params)
 
     @quiet
     def measure(self, params: Tree) -> Measures:
         """Measure a model."""
-        train = self._train(params, self._gradients)
-        test = self._test(params, False)
+        train, test = take_passes((self._train, self._test), params, self._workers)
         total = (train.weight * train.samples).sum()
         variance = b = variance_interval = b_interval = None
         if self._gradients:
@@ -104,7 +106,7 @@ class Measurer:
 
     def per_device(self, params: Tree) -> list[dict[str, Any]]:
         """Return one record per measured device: samples, loss and accuracy on training and test data."""
-        train, tested = self._train(params, False), self._test(params, False)
+        train, tested = take_passes((self._train, self._test), params, self._workers)
         test_at = np.cumsum(self._with_test) - 1
         records = []
         for position in np.argsort(self.devices):
