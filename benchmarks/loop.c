@@ -1,4 +1,5 @@
-/* The machine's limit: mini-batch SGD on the proximal subproblem of softmax regression, in plain C loops. */
+/* The machine's limit in plain C loops: mini-batch SGD on the proximal subproblem of softmax regression, and one pass
+   over the data for loss, hits and the gradient of every device. */
 #include <math.h>
 #include <string.h>
 
@@ -35,5 +36,42 @@ void solve(const float *x, const int *y, const int *order, const int *sizes, int
         for (int c = 0; c < classes; c++)
             bias[c] -= learning_rate * (bias_gradient[c] + mu * (bias[c] - anchor_bias[c]));
         order += size;
+    }
+}
+
+/* Devices 0, ..., devices - 1 own the rows offsets[k], ..., offsets[k + 1] - 1 of x. Adds the gradients of all rows up in
+   total (classes x features + classes), with scratch of the same size; sums[0..1]: loss and hits; norms2: of every
+   device's mean gradient. */
+void measure(const float *x, const int *y, const long *offsets, int devices, int features, int classes,
+             const float *weight, const float *bias, float *total, float *gradient, double *sums, float *norms2)
+{
+    const int size = classes * features + classes;
+    float score[256];
+    for (int k = 0; k < devices; k++) {
+        memset(gradient, 0, sizeof(float) * size);
+        for (long i = offsets[k]; i < offsets[k + 1]; i++) {
+            const float *example = x + i * features;
+            float largest = -INFINITY, sum_of_powers = 0;
+            int best = 0;
+            for (int c = 0; c < classes; c++) {
+                float sum = bias[c];
+                for (int j = 0; j < features; j++) sum += weight[c * features + j] * example[j];
+                score[c] = sum;
+                if (sum > largest) largest = sum, best = c;
+            }
+            sums[0] -= score[y[i]] - largest;
+            sums[1] += best == y[i];
+            for (int c = 0; c < classes; c++) sum_of_powers += score[c] = expf(score[c] - largest);
+            sums[0] += logf(sum_of_powers);
+            for (int c = 0; c < classes; c++) {
+                const float residual = score[c] / sum_of_powers - (c == y[i]);
+                for (int j = 0; j < features; j++) gradient[c * features + j] += residual * example[j];
+                gradient[classes * features + c] += residual;
+            }
+        }
+        const float count = offsets[k + 1] - offsets[k];
+        float norm2 = 0;
+        for (int j = 0; j < size; j++) norm2 += gradient[j] * gradient[j], total[j] += gradient[j];
+        norms2[k] = norm2 / (count * count);
     }
 }

@@ -103,12 +103,20 @@ def ours(work: Work, workers: int = 1) -> tuple[Seconds, Any]:
     return np.array([row["solve_seconds"] for row in result.devices]), result.params["weight"]
 
 
-def c_loop(work: Work, workers: int = 1) -> Callable[[], tuple[Seconds, Any]]:
+def c_library() -> ctypes.CDLL:
     source = Path(__file__).with_name("loop.c")
     library = Path(tempfile.mkdtemp()) / "loop.so"
     flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
     subprocess.run(["gcc", *flags, str(source), "-o", str(library), "-lm"], check=True)
-    solve = ctypes.CDLL(str(library)).solve
+    return ctypes.CDLL(str(library))
+
+
+def pointer(array: np.ndarray[Any, Any]) -> ctypes.c_void_p:
+    return array.ctypes.data_as(ctypes.c_void_p)
+
+
+def c_loop(work: Work, workers: int = 1) -> Callable[[], tuple[Seconds, Any]]:
+    solve = c_library().solve
     population = work.population
     classes, features = population.classes, population.shape[0]
     orders = {
@@ -116,9 +124,6 @@ def c_loop(work: Work, workers: int = 1) -> Callable[[], tuple[Seconds, Any]]:
         for jobs in work.jobs
         for _, batches, _ in jobs
     }
-
-    def pointer(array: np.ndarray[Any, Any]) -> ctypes.c_void_p:
-        return array.ctypes.data_as(ctypes.c_void_p)
 
     def local(device: int, batches: list[Any], weight: Any, bias: Any) -> tuple[Any, Any]:
         x, y = population.train.of(device)

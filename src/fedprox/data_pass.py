@@ -64,6 +64,7 @@ class DataPass:
         self.sizes = samples.offsets[measured.devices + 1] - begins
         certain = min(measured.certain, len(self.sizes))
         self.groups = _groups(self.sizes[:certain]) + _equal_groups(certain, len(self.sizes))
+        self.rows = [int(self.sizes[group].sum()) for group in self.groups]
         self.certain = sum(group.stop <= certain for group in self.groups)
         self.is_sample = measured.unseen > 0
         self.gradients = gradients
@@ -89,7 +90,7 @@ def take_passes(passes: Sequence[DataPass], params: Tree, workers: Workers) -> l
     at = resident(params)
     found = [_Found(each) for each in passes]
     tasks = [(which, index) for which, each in enumerate(passes) for index in range(len(each.groups))]
-    costs = [int(passes[which].sizes[passes[which].groups[index]].sum()) for which, index in tasks]
+    costs = [rows for each in passes for rows in each.rows]
     answers = workers.run(lambda task: passes[task[0]].walk(at, passes[task[0]].groups[task[1]]), tasks, costs)
     for position, answer in answers:
         which, index = tasks[position]
