@@ -27,6 +27,7 @@ from jax import lax
 from fedprox.models import Model, char_lstm, classifier, sentiment_lstm
 from fedprox.runtime import prepare
 from fedprox.solvers import minibatch_program, sgd
+from fedprox.solvers.solver import span
 from fedprox.subproblem import Subproblem
 
 BATCH = 10
@@ -121,13 +122,12 @@ def our_turn(model: Model, size: Size) -> Callable[[], None]:
     params = jax.device_put(model.init(jax.random.key(0)))
     x, y = examples(size)
     rows = np.arange(STEPS * BATCH, dtype=np.int32).reshape(STEPS, BATCH)
-    counts = np.full(STEPS, BATCH, np.int32)
     program = minibatch_program(model, sgd(), BATCH)
     problem = Subproblem(params, np.float32(0.01))
-    fixed = (params, (), problem, np.float32(0.1), jax.device_put(x), jax.device_put(y), np.array([0, STEPS], np.int32))
+    fixed = (params, (), problem, np.float32(0.1), jax.device_put(x), jax.device_put(y), span(0, len(x), 0, STEPS))
 
     def turn() -> None:
-        jax.block_until_ready(program(*fixed, rows, counts))
+        jax.block_until_ready(program(*fixed, rows))
 
     turn()
     return turn

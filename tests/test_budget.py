@@ -4,27 +4,26 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedprox.budget import minibatches, steps_per_epoch
+from fedprox.budget import batches_of, minibatches, steps_per_epoch
 from fedprox.sampling import Cohort
 from fedprox.systems import failures, straggler_work
 
 
-def batches_of(samples, batch_size, steps, piece=16, epochs_at_once=0, device=0):
+def drawn(samples, batch_size, steps, piece=16, epochs_at_once=0, device=0):
     batches = []
-    for rows, counts, taken in minibatches(
+    for each in minibatches(
         samples, batch_size, steps, seed=0, round=1, device=device, piece=piece, epochs_at_once=epochs_at_once
     ):
-        assert rows.shape == (piece, batch_size)
-        assert counts.shape == (piece,)
-        assert set(rows.ravel().tolist()) <= set(range(samples))  # also the fill must be rows that exist
-        batches += [rows[s, : counts[s]].tolist() for s in range(taken)]
+        assert each.rows.shape == (piece, batch_size)
+        assert set(each.rows.ravel().tolist()) <= set(range(samples))  # also the fill must be rows that exist
+        batches += [rows.tolist() for rows in batches_of(each, samples)]
     return batches
 
 
 @settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 15), st.integers(1, 100), st.sampled_from([4, 16, 64]))
 def test_batches_walk_through_whole_epochs_and_stop_at_the_budget(samples, batch_size, steps, piece):
-    batches = batches_of(samples, batch_size, steps, piece)
+    batches = drawn(samples, batch_size, steps, piece)
     assert len(batches) == steps
     per_epoch = ceil(samples / batch_size)
     assert steps_per_epoch(samples, batch_size) == per_epoch
@@ -38,20 +37,20 @@ def test_batches_walk_through_whole_epochs_and_stop_at_the_budget(samples, batch
 @settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 60), st.integers(0, 3))
 def test_a_smaller_budget_is_the_beginning_of_a_larger_one_however_it_is_cut(samples, batch_size, steps, at_once):
-    whole = batches_of(samples, batch_size, 60, piece=64)
-    assert batches_of(samples, batch_size, steps, piece=8, epochs_at_once=at_once) == whole[:steps]
+    whole = drawn(samples, batch_size, 60, piece=64)
+    assert drawn(samples, batch_size, steps, piece=8, epochs_at_once=at_once) == whole[:steps]
 
 
 def test_every_epoch_and_every_device_has_its_own_order():
-    first, second = (tuple(batch) for batch in batches_of(50, 50, 2))
+    first, second = (tuple(batch) for batch in drawn(50, 50, 2))
     assert first != second
-    assert batches_of(50, 50, 1, device=1)[0] != list(first)
+    assert drawn(50, 50, 1, device=1)[0] != list(first)
 
 
 def test_orders_are_uniform():
     counts = {}
     for device in range(3000):
-        order = tuple(batches_of(3, 3, 1, device=device)[0])
+        order = tuple(drawn(3, 3, 1, device=device)[0])
         counts[order] = counts.get(order, 0) + 1
     assert len(counts) == 6
     assert sum((count - 500) ** 2 / 500 for count in counts.values()) < 20.5  # 99.9%, 5 degrees of freedom

@@ -133,7 +133,7 @@ class Reference:
 
 
 def batches(local: LocalProblem) -> list[np.ndarray]:
-    return [rows[s, : counts[s]] for rows, counts, steps in local.minibatches(piece=16) for s in range(steps)]
+    return list(local.batches())
 
 
 def flat(params: Any) -> np.ndarray:
@@ -493,10 +493,10 @@ def test_options_survive_a_config_file(tmp_path: Any) -> None:
     [
         ([10], 10, 1024),  # a small model: as many as there may be
         ([2**14 // 10], 10, 1024),
-        ([2**15, 2**15], 1, 256),  # 2**24 / (1 * 2**16), over all leaves
-        ([2**15, 2**15], 4, 64),
+        ([2**15, 2**15], 1, 512),  # 2**25 / (1 * 2**16), over all leaves
+        ([2**15, 2**15], 4, 128),
         ([10**6], 10, 16),  # a large one: as few as there may be
-        ([10**6], 1, 16),
+        ([10**6], 1, 33),
         ([0], 10, 1024),
     ],
 )

@@ -12,15 +12,15 @@ same path and only stops earlier.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.randomness import Purpose, stream
 
-__all__ = ["minibatches", "steps_per_epoch"]
-
-_POSITION = np.uint64(2**32 - 1)
+__all__ = ["Piece", "batches_of", "minibatches", "steps_per_epoch"]
 
 
 def steps_per_epoch(samples: NDArray[np.int64] | int, batch_size: int) -> NDArray[np.int64] | int:
@@ -34,6 +34,14 @@ def steps_per_epoch(samples: NDArray[np.int64] | int, batch_size: int) -> NDArra
     return -(-samples // batch_size)
 
 
+class Piece(NamedTuple):
+    """Some consecutive steps of a device."""
+
+    rows: NDArray[np.int32]  # (at most so many steps, batch_size): its samples in each batch, numbered from 0
+    first: int  # steps of the epoch that come before
+    steps: int  # how many are to be taken
+
+
 def minibatches(
     samples: int,
     batch_size: int,
@@ -44,17 +52,13 @@ def minibatches(
     device: int,
     piece: int,
     epochs_at_once: int = 0,
-) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], int]]:
+) -> Iterator[Piece]:
     """Yield the mini-batches of a device's first `steps` steps in pieces of at most `piece` steps.
 
-    Each item is (rows, counts, taken): rows (piece, batch_size), the samples of each batch numbered from 0; counts
-    (piece,), how many of them are real, since a short batch is filled up with row 0; and how many steps of the piece
-    are to be taken. A piece ends with an epoch wherever an epoch fits, and holds as many epochs as fit, or at most
-    `epochs_at_once`.
+    All pieces have one shape: what is not part of a short batch, or of the piece, is row 0. A piece ends with an epoch
+    wherever an epoch fits, and holds as many epochs as fit, or at most `epochs_at_once`.
     """
-    per_epoch = int(steps_per_epoch(samples, batch_size))
-    sizes = np.full(per_epoch, batch_size, np.int32)
-    sizes[-1] = samples - (per_epoch - 1) * batch_size
+    per_epoch = -(-samples // batch_size)
     fitting = max(1, piece // per_epoch)
     at_once = min(epochs_at_once or fitting, fitting)
     with stream(seed, Purpose.ORDER, round, device) as bits:
@@ -62,29 +66,42 @@ def minibatches(
             epochs = min(at_once, -(-steps // per_epoch))
             rows = np.zeros((max(piece, per_epoch), batch_size), np.int32)
             _put_orders(rows[: epochs * per_epoch].reshape(epochs, -1)[:, :samples], bits)
-            counts = np.zeros(len(rows), np.int32)
-            counts[: epochs * per_epoch].reshape(epochs, per_epoch)[:] = sizes
             drawn = min(epochs * per_epoch, steps)
             steps -= drawn
             for begin in range(0, drawn, piece):
-                part = slice(begin, begin + piece)
-                yield *_filled(rows[part], counts[part], piece), min(drawn - begin, piece)
+                yield Piece(_filled(rows[begin : begin + piece], piece), begin, min(drawn - begin, piece))
 
 
-def _filled(
-    rows: NDArray[np.int32], counts: NDArray[np.int32], piece: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the arrays filled up to `piece` steps, so that every call of a compiled loop has one shape."""
+def batches_of(piece: Piece, samples: int) -> Iterator[NDArray[np.int32]]:
+    """Yield the samples of each batch of a piece, of a device with so many.
+
+    >>> [rows.tolist() for rows in batches_of(Piece(np.array([[3, 1], [2, 0], [4, 0]]), 0, 3), samples=5)]
+    [[3, 1], [2, 0], [4]]
+    """
+    batch_size = piece.rows.shape[1]
+    per_epoch = -(-samples // batch_size)
+    for step, rows in enumerate(piece.rows[: piece.steps], start=piece.first):
+        yield rows[: samples - step % per_epoch * batch_size]
+
+
+def _filled(rows: NDArray[np.int32], piece: int) -> NDArray[np.int32]:
+    """Return the rows filled up to `piece` steps, so that every call of a compiled loop has one shape."""
     missing = piece - len(rows)
-    if missing == 0:
-        return rows, counts
-    return np.pad(rows, ((0, missing), (0, 0))), np.pad(counts, (0, missing))
+    return np.pad(rows, ((0, missing), (0, 0))) if missing else rows
 
 
 def _put_orders(rows: NDArray[np.int32], bits: np.random.Philox) -> None:
     """Fill `rows` (epochs, samples) with a permutation of the samples in each row."""
     random: NDArray[np.uint64] = bits.random_raw(rows.size).reshape(rows.shape)
-    random &= ~_POSITION
-    random |= np.arange(rows.shape[1], dtype=np.uint64)
+    random &= _WORD
+    random |= _positions(rows.shape[1])
     random.sort(axis=1)
     rows[:] = random  # the low half of each word
+
+
+_WORD = np.uint64(2**64 - 2**32)  # the high half, which is random
+
+
+@lru_cache(maxsize=1024)
+def _positions(count: int) -> NDArray[np.uint64]:
+    return np.arange(count, dtype=np.uint64)

@@ -7,7 +7,6 @@ the same bits however the leaves arrive and whoever adds up a whole subtree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -66,25 +65,22 @@ def squared_distance(first: Tree, second: Tree) -> float:
     >>> squared_distance({"a": np.array([3.0, 1.0])}, {"a": np.array([0.0, 5.0])})
     25.0
     """
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return float(
-        sum(
-            _squares(one - other)
-            for leaves in pairs
-            for one, other in zip(*(_parts(leaf) for leaf in leaves), strict=True)
-        )
-    )
+    distance = 0.0
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        for part, other_part in zip(_parts(one), _parts(other), strict=True):
+            distance += _squares(part - other_part)
+    return distance
 
 
-def _parts(leaf: Any) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield a leaf in parts that stay in the cache, so that a large one is not copied as a whole."""
-    flat = np.ravel(leaf)
-    return (flat[begin : begin + _PART] for begin in range(0, flat.size, _PART))
+def _parts(leaf: Any) -> list[np.ndarray[Any, Any]]:
+    """Return a leaf in parts that stay in the cache, so that a large one is not copied as a whole."""
+    flat = np.asarray(leaf).reshape(-1)
+    return [flat] if flat.size <= _PART else [flat[begin : begin + _PART] for begin in range(0, flat.size, _PART)]
 
 
 def _squares(part: np.ndarray[Any, Any]) -> float:
     exact = part.astype(float)
-    return float(np.vdot(exact, exact))
+    return float(exact.dot(exact))
 
 
 _PART = 1 << 15

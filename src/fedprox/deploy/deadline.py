@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
+from fedprox.budget import Piece
 from fedprox.solvers import LocalProblem
 
 __all__ = ["Deadline", "TimedProblem"]
@@ -99,14 +99,12 @@ class TimedProblem(LocalProblem):
             if left:
                 return
 
-    def minibatches(
-        self, piece: int, epochs_at_once: int = 0
-    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], int]]:
+    def minibatches(self, piece: int, epochs_at_once: int = 0) -> Iterator[Piece]:
         """Yield the mini-batches of the budget in smaller pieces of the same shape, until the time is up."""
-        for rows, counts, steps in super().minibatches(piece, epochs_at_once):
+        for rows, first, steps in super().minibatches(piece, epochs_at_once):
             taken = 0
             while taken < steps and (now := self.deadline.allow(steps - taken)):
-                yield np.roll(rows, -taken, axis=0), np.roll(counts, -taken), now
+                yield Piece(np.roll(rows, -taken, axis=0), first + taken, now)
                 taken += now
             if taken < steps:
                 return

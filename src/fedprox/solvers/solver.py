@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.budget import minibatches, steps_per_epoch
+from fedprox.budget import Piece, batches_of, minibatches, steps_per_epoch
 from fedprox.models import Model
 from fedprox.population import Samples
 from fedprox.resident import Resident
@@ -68,9 +68,7 @@ class LocalProblem:
             yield steps
             taken += steps
 
-    def minibatches(
-        self, piece: int, epochs_at_once: int = 0
-    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], int]]:
+    def minibatches(self, piece: int, epochs_at_once: int = 0) -> Iterator[Piece]:
         """Return the mini-batches of the whole budget, as `fedprox.budget.minibatches` does."""
         pieces = minibatches(
             self.count,
@@ -90,9 +88,8 @@ class LocalProblem:
             for _ in self.fullbatch_steps(1):
                 yield np.arange(self.count, dtype=np.int32)
             return
-        for rows, counts, steps in self.minibatches(piece=256):
-            for row, count in zip(rows[:steps], counts[:steps].tolist(), strict=True):
-                yield row[:count]
+        for piece in self.minibatches(piece=256):
+            yield from batches_of(piece, self.count)
 
 
 class Solver(Protocol):

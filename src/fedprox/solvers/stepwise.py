@@ -69,8 +69,9 @@ class Stepwise:
                     break
             return params, taken
         program = minibatch_program(local.model, self, local.batch_size)
-        for rows, counts, steps in local.minibatches(piece_of(local), epochs_at_once=0 if target is None else 1):
-            params, state = program(params, state, *fixed, span(local.begin, steps), rows, counts)
+        begin, count = local.begin, local.count
+        for rows, first, steps in local.minibatches(piece_of(local), epochs_at_once=0 if target is None else 1):
+            params, state = program(params, state, *fixed, span(begin, count, first, steps), rows)
             taken += steps
             if target is not None and taken % local.steps_per_epoch == 0 and target.is_met(params):
                 break
@@ -84,7 +85,7 @@ def piece_of(local: LocalProblem) -> int:
     its data, and because no signal is heard during a call.
     """
     parameters = sum(leaf.size for leaf in jax.tree.leaves(local.problem.anchor))
-    return max(16, min(1024, 2**24 // (local.batch_size * max(parameters, 1))))
+    return max(16, min(1024, 2**25 // (local.batch_size * max(parameters, 1))))
 
 
 class Target:
@@ -109,8 +110,10 @@ class Target:
 def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callable[..., Any]:
     """Return the compiled program that takes mini-batch steps.
 
-    `program(params, state, problem, learning_rate, x, y, span, rows, counts) -> (params, state)` with span = (begin,
-    steps) takes steps 0, ..., steps - 1; the batch of step s is the first counts[s] of the rows begin + rows[s].
+    `program(params, state, problem, learning_rate, x, y, span, rows) -> (params, state)` with span = (begin, count,
+    first, steps) takes so many steps, of a device with `count` rows of x and y from `begin` on. The batch of step s is
+    the rows begin + rows[s], only the first of them where it is the short one that ends an epoch; `first` steps of the
+    epoch come before step 0.
     """
     small = model.small and batch_size <= SMALL and _is_plain(model, solver)
     take = _rows if small else one_kernel(_rows)
@@ -124,14 +127,14 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
         y: jax.Array,
         span: jax.Array,
         rows: jax.Array,
-        counts: jax.Array,
     ) -> tuple[Tree, Tree]:
-        begin, steps = span
+        begin, samples, first, steps = span
+        per_epoch = -(-samples // batch_size)
 
         def take_step(s: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
             params, state = carry
             batch = begin + lax.dynamic_index_in_dim(rows, s, keepdims=False)
-            count = lax.dynamic_index_in_dim(counts, s, keepdims=False)
+            count = jnp.minimum(batch_size, samples - lax.rem(first + s, per_epoch) * batch_size)
             xs, ys = take(x, y, batch)
             weights = jnp.where(jnp.arange(batch_size) < count, 1.0 / count, 0.0)
             own = solver.estimate(lambda at: mean_gradient(model, at, xs, ys, weights), params, state)

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprox.budget import Piece
 from fedprox.models import Model
 from fedprox.runtime import compiled
 from fedprox.solvers.sgd import sgd
@@ -58,7 +59,7 @@ class _SVRG:
             nothing = span(local.begin, 0)
             gradient, _ = snapshot_of(params, local.problem, local.resident.x, local.resident.y, nothing)
             rows = np.zeros((piece_of(local), local.batch_size), np.int32)
-            program(params, (params, gradient), *data, nothing, rows, rows[:, 0])
+            program(params, (params, gradient), *data, span(local.begin, local.count, 0, 0), rows)
         while local.affords(taken + local.steps_per_epoch):
             place = span(local.begin, local.count)
             gradient, norm = snapshot_of(params, local.problem, local.resident.x, local.resident.y, place)
@@ -67,21 +68,21 @@ class _SVRG:
             if float(norm) <= local.gamma * norm_at_anchor:
                 break
             state = (params, gradient)
-            for rows, counts, drawn, is_last in batches:
+            for (rows, first, drawn), is_last in batches:
                 steps = min(drawn, (local.budget - taken) // 2)
-                params, state = program(params, state, *data, span(local.begin, steps), rows, counts)
+                params, state = program(params, state, *data, span(local.begin, local.count, first, steps), rows)
                 taken += 2 * steps
                 if is_last or taken + 2 > local.budget:
                     break
         return params, taken
 
 
-def _inner_batches(local: LocalProblem, epochs: int) -> Iterator[tuple[Any, Any, int, bool]]:
+def _inner_batches(local: LocalProblem, epochs: int) -> Iterator[tuple[Piece, bool]]:
     """Yield the pieces of the mini-batches, each with whether it ends the inner steps of a snapshot."""
     taken = 0
-    for rows, counts, steps in local.minibatches(piece_of(local), epochs_at_once=1):
-        taken += steps
-        yield rows, counts, steps, taken % (epochs * local.steps_per_epoch) == 0
+    for piece in local.minibatches(piece_of(local), epochs_at_once=1):
+        taken += piece.steps
+        yield piece, taken % (epochs * local.steps_per_epoch) == 0
 
 
 def _estimate(gradient: Callable[[Tree], Tree], params: Tree, state: Tree) -> Tree:
