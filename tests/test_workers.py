@@ -129,30 +129,3 @@ def test_an_error_reaches_whoever_asks_for_the_item():
     with pytest.raises(OSError, match="gone"):
         next(coming)
     workers.close()
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_what_is_for_later_is_made_once_by_an_idle_helper_or_by_whoever_asks(count):
-    workers, made, done = Workers(count), [], threading.Event()
-
-    def make():
-        made.append(threading.current_thread())
-        done.set()
-        return 7
-
-    later = workers.later(make)
-    assert sorted(workers.run(lambda item: item * 10, [1, 2, 3], [3, 2, 1])) == [(0, 10), (1, 20), (2, 30)]
-    assert done.wait(timeout=10 if count > 1 else 0) == (count > 1)
-    assert [later(), later()] == [7, 7]
-    assert len(made) == 1
-    assert (made[0] is threading.current_thread()) == (count == 1)
-    workers.close()
-
-
-def test_an_error_in_what_is_for_later_meets_whoever_asks():
-    workers = Workers(2)
-    later = workers.later(lambda: 1 // 0)
-    assert len(list(workers.run(abs, [1, 2], [1, 1]))) == 2
-    with pytest.raises(ZeroDivisionError):
-        later()
-    workers.close()

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from queue import SimpleQueue
-from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import platformdirs
 from jax.experimental.xla_metadata import set_xla_metadata
 
-__all__ = ["SMALL", "Later", "Workers", "compiled", "is_plain_arithmetic", "needs_its_first", "one_kernel", "prepare"]
+__all__ = ["SMALL", "Workers", "compiled", "is_plain_arithmetic", "needs_its_first", "one_kernel", "prepare"]
 
 SMALL = 128  # XLA turns products up to this size in every dimension into inline code
 
@@ -147,7 +146,6 @@ class Workers:
     def __init__(self, count: int = 0) -> None:
         self.count = count or len(os.sched_getaffinity(0))
         self._helpers = ThreadPoolExecutor(self.count - 1, "fedprox") if self.count > 1 else None
-        self._later: list[Later[Any]] = []
 
     def run(self, task: Callable[[Item], Answer], items: list[Item], costs: list[int]) -> Iterator[tuple[int, Answer]]:
         """Yield (position, task(item)) for all items, the most costly ones begun first.
@@ -165,11 +163,7 @@ class Workers:
                 _exhaust(pending)  # after an error nothing more is begun
 
         first = list(islice(pending, 1))  # the most costly one stays here, where idle helpers can work ahead for it
-        helpers = []
-        if self._helpers:
-            helpers = [self._helpers.submit(assist) for _ in items[1 : self.count]]
-            while self._later:
-                self._helpers.submit(self._later.pop())  # in line behind the items
+        helpers = [self._helpers.submit(assist) for _ in items[1 : self.count]] if self._helpers else []
         try:
             for position in chain(first, pending):
                 yield position, task(items[position])
@@ -193,32 +187,10 @@ class Workers:
             yield item
             item = next(items, None) if following.cancel() else following.result()
 
-    def later(self, make: Callable[[], Answer]) -> Later[Answer]:
-        """Return make() for later; a helper that runs out of items in the next `run` makes it already then."""
-        promised = Later(make)
-        self._later = [promised]
-        return promised
-
     def close(self) -> None:
         """End the threads."""
         if self._helpers is not None:
             self._helpers.shutdown(cancel_futures=True)
-
-
-class Later(Generic[Answer]):
-    """The answer of a function that is called once, by whoever is first to ask."""
-
-    def __init__(self, make: Callable[[], Answer]) -> None:
-        self._make = make
-        self._asking = Lock()
-        self._answers: list[Answer] = []
-
-    def __call__(self) -> Answer:
-        """Return the answer; while another thread makes it, wait."""
-        with self._asking:
-            if not self._answers:
-                self._answers.append(self._make())
-        return self._answers[0]
 
 
 def _exhaust(items: Iterator[Any]) -> None:

@@ -69,7 +69,8 @@ def draw_cohort(
     """Draw the devices of a round from a population with these offsets of its training samples."""
     random = words(per_round, seed, purpose, round)
     if scheme == "uniform":
-        return listed(draw_without_replacement(len(offsets) - 1, random), offsets)
+        devices = draw_without_replacement(len(offsets) - 1, random)
+        return Cohort(devices, offsets[devices + 1] - offsets[devices], np.ones_like(devices))
     return listed(owners(random, offsets), offsets)
 
 

@@ -52,7 +52,8 @@ def straggler_work(
     listed = len(cohort)
     marked = min(math.floor(share * per_round + 0.5), listed)
     straggler = np.zeros(listed, bool)
-    straggler[draw_without_replacement(listed, words(marked, seed, Purpose.STRAGGLERS, round))] = True
+    if marked:
+        straggler[draw_without_replacement(listed, words(marked, seed, Purpose.STRAGGLERS, round))] = True
     per_epoch = np.asarray(steps_per_epoch(cohort.samples, batch_size))
     budget = per_epoch * epochs
     for position in np.flatnonzero(straggler):
@@ -68,5 +69,6 @@ def failures(cohort: Cohort, *, per_round: int, share: float, seed: int, round: 
     """Mark floor(share K + 1/2) of the listed devices as failed: they return nothing at all, whatever the method."""
     failed = np.zeros(len(cohort), bool)
     count = min(math.floor(share * per_round + 0.5), len(cohort))
-    failed[draw_without_replacement(len(cohort), words(count, seed, Purpose.FAILURES, round))] = True
+    if count:
+        failed[draw_without_replacement(len(cohort), words(count, seed, Purpose.FAILURES, round))] = True
     return failed

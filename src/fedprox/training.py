@@ -34,7 +34,7 @@ from fedprox.resident import Resident
 from fedprox.result import Callback, Progress, Result
 from fedprox.rows import bytes_sent, clipped, finite, gamma_summary, stopped_by
 from fedprox.run_folder import RunFolder, check_usable, is_measured
-from fedprox.runtime import Later, Workers, prepare
+from fedprox.runtime import Workers, prepare
 from fedprox.sampling import check_sampling
 from fedprox.solver_choice import SolverChoice, solver_of
 from fedprox.solvers import Solver
@@ -116,7 +116,7 @@ def train(
             folder = RunFolder(out, config, resume=resume)
             open_until_the_end.callback(folder.close)
         journal = Journal(config, folder, started)
-        run = _Run(config, population, method, solver_for, state, traffic, clock, workers, engine, measurer, journal)
+        run = _Run(config, population, method, solver_for, state, traffic, clock, engine, measurer, journal)
         return run.to_the_end(callbacks)
 
 
@@ -132,7 +132,6 @@ class _Run:
         state: State,
         traffic: Traffic,
         clock: Clock | None,
-        workers: Workers,
         engine: Engine,
         measurer: Measurer,
         journal: Journal,
@@ -144,13 +143,11 @@ class _Run:
         self.state = state
         self.traffic = traffic
         self.clock = clock
-        self.workers = workers
         self.engine = engine
         self.measurer = measurer
         self.journal = journal
         self.mechanism = mechanism_of(config)
         self.accountant = accountant_of(config, population.devices)
-        self.next_plan: Later[RoundPlan] | None = None
 
     def to_the_end(self, callbacks: Sequence[Callback]) -> Result:
         """Run all rounds that are left."""
@@ -179,7 +176,8 @@ class _Run:
         """Take one round t -> t + 1 and return its record, and what mu may learn from it."""
         clock = time.perf_counter()
         state = self.state
-        plan = self._plan()
+        now = state.simulated_seconds
+        plan = plan_round(self.config, self.population, self.method, state.round + 1, clock=self.clock, now=now)
         tasks = self._tasks(plan)
         mean_gradient = None
         if self.method.needs_gradients:
@@ -210,18 +208,6 @@ class _Run:
         if self.mechanism is not None:
             record["clipped"] = clipped(answer, self.mechanism.clip)
         return record, _signals(plan, answer, before, state.params)
-
-    def _plan(self) -> RoundPlan:
-        """Return the plan of the next round, and have the one after it made when a core has nothing else to do.
-
-        On a clock it depends on how long this round takes, so there it is made when its time has come.
-        """
-        arguments, round = (self.config, self.population, self.method), self.state.round + 1
-        if self.clock is not None:
-            return plan_round(*arguments, round, clock=self.clock, now=self.state.simulated_seconds)
-        plan = self.next_plan() if self.next_plan else plan_round(*arguments, round)
-        self.next_plan = self.workers.later(lambda: plan_round(*arguments, round + 1))
-        return plan
 
     def _tasks(self, plan: RoundPlan) -> list[Task | None]:
         total = len(self.population.train)

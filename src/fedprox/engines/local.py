@@ -7,8 +7,9 @@ come, along the fixed tree over positions, so that the bits of the merged model 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import Any, TypeVar
 
 from fedprox.engines.device import Broadcast, DeviceSide, Task
@@ -21,7 +22,6 @@ from fedprox.trees import Tree, scale
 __all__ = ["LocalEngine"]
 
 Item = TypeVar("Item")
-Found = TypeVar("Found")
 
 
 class LocalEngine:
@@ -46,18 +46,27 @@ class LocalEngine:
         averaged, summed = RoundSum(len(tasks)), RoundSum(len(tasks))
         given = RoundAnswer.of_nobody(len(tasks), gammas)
         solved: list[tuple[LocalProblem, Tree] | None] = [None] * len(tasks)
-        for position, answer in self._over(tasks, lambda task: self._device.solve(task, broadcast, shared), _budget):
-            averaged.add(position, answer.averaged)
-            summed.add(position, answer.summed)
+        adding = Lock()
+
+        def solve(position: int, task: Task) -> None:
+            answer = self._device.solve(task, broadcast, shared)
             given.states[position] = answer.state
             given.steps[position] = answer.steps
             given.drift2[position] = answer.drift2
             if gammas:
                 solved[position] = answer.solved
+            with adding:
+                averaged.add(position, answer.averaged)
+                summed.add(position, answer.summed)
+
+        self._each(tasks, solve, _budget)
         clock = time.perf_counter()
-        if given.gammas is not None:
-            for position, gamma in self._over(solved, lambda one: self._device.inexactness(*one), _samples):
-                given.gammas[position] = gamma
+        if (found := given.gammas) is not None:
+
+            def measure(position: int, one: tuple[LocalProblem, Tree]) -> None:
+                found[position] = self._device.inexactness(*one)
+
+            self._each(solved, measure, _samples)
         seconds = time.perf_counter() - clock
         return replace(given, averaged=averaged.result(), summed=summed.result(), gamma_seconds=seconds)
 
@@ -66,11 +75,14 @@ class LocalEngine:
         at = resident(params)
         total = RoundSum(len(tasks))
 
-        def weighted(task: Task) -> Tree:
-            return scale(self._device.gradient(task.device, at), task.weight)
+        adding = Lock()
 
-        for position, gradient in self._over(tasks, weighted, _budget):
-            total.add(position, gradient)
+        def add(position: int, task: Task) -> None:
+            weighted = scale(self._device.gradient(task.device, at), task.weight)
+            with adding:
+                total.add(position, weighted)
+
+        self._each(tasks, add, _budget)
         return total.result()
 
     def secure(self, states: Mapping[int, Any]) -> Mapping[int, Tree]:
@@ -80,14 +92,13 @@ class LocalEngine:
     def close(self) -> None:
         """Do nothing: the threads belong to whoever made them."""
 
-    def _over(
-        self, items: Sequence[Item | None], work: Callable[[Item], Found], cost: Callable[[Item], int]
-    ) -> Iterator[tuple[int, Found]]:
-        """Yield (position, work(item)) as they finish, for the items that are not None."""
-        asked = [position for position, item in enumerate(items) if item is not None]
-        chosen = [item for item in items if item is not None]
-        for index, found in self._workers.run(work, chosen, [cost(item) for item in chosen]):
-            yield asked[index], found
+    def _each(
+        self, items: Sequence[Item | None], work: Callable[[int, Item], None], cost: Callable[[Item], int]
+    ) -> None:
+        """Do work(position, item) for the items that are not None, side by side."""
+        asked = [(position, item) for position, item in enumerate(items) if item is not None]
+        for _ in self._workers.run(lambda one: work(*one), asked, [cost(item) for _, item in asked]):
+            pass
 
 
 def _budget(task: Task) -> int:
