@@ -75,3 +75,75 @@ void measure(const float *x, const int *y, const long *offsets, int devices, int
         norms2[k] = norm2 / (count * count);
     }
 }
+
+/* The same pass, written for ten classes by hand: ten sums in registers, eight rows in the first cache. */
+typedef float vector __attribute__((vector_size(32), aligned(4)));
+enum { TEN = 10, ROWS = 8, LANES = 8 };
+
+static void scores_of(const float *example, const float *weight, const float *bias, int features, float *score)
+{
+    vector sums[TEN] = {0};
+    const int whole = features / LANES * LANES;
+    for (int j = 0; j < whole; j += LANES) {
+        const vector some = *(const vector *)(example + j);
+        for (int c = 0; c < TEN; c++) sums[c] += some * *(const vector *)(weight + c * features + j);
+    }
+    for (int c = 0; c < TEN; c++) {
+        score[c] = bias[c];
+        for (int l = 0; l < LANES; l++) score[c] += sums[c][l];
+        for (int j = whole; j < features; j++) score[c] += example[j] * weight[c * features + j];
+    }
+}
+
+static void add_outer(const float *rows, const float *residual, int count, int features, float *gradient)
+{
+    const int whole = features / LANES * LANES;
+    for (int j = 0; j < whole; j += LANES) {
+        vector sums[TEN];
+        for (int c = 0; c < TEN; c++) sums[c] = *(const vector *)(gradient + c * features + j);
+        for (int i = 0; i < count; i++) {
+            const vector some = *(const vector *)(rows + (long)i * features + j);
+            for (int c = 0; c < TEN; c++) sums[c] += some * residual[i * TEN + c];
+        }
+        for (int c = 0; c < TEN; c++) *(vector *)(gradient + c * features + j) = sums[c];
+    }
+    for (int i = 0; i < count; i++)
+        for (int c = 0; c < TEN; c++)
+            for (int j = whole; j < features; j++)
+                gradient[c * features + j] += residual[i * TEN + c] * rows[(long)i * features + j];
+}
+
+void measure_by_hand(const float *x, const int *y, const long *offsets, int devices, int features, int classes,
+                     const float *weight, const float *bias, float *total, float *gradient, double *sums,
+                     float *norms2)
+{
+    const int size = TEN * features + TEN;
+    float residual[ROWS * TEN];
+    for (int k = 0; k < devices; k++) {
+        memset(gradient, 0, sizeof(float) * size);
+        for (long first = offsets[k]; first < offsets[k + 1]; first += ROWS) {
+            const int count = offsets[k + 1] - first < ROWS ? offsets[k + 1] - first : ROWS;
+            for (int i = 0; i < count; i++) {
+                float *score = residual + i * TEN, largest = -INFINITY, sum_of_powers = 0;
+                const int label = y[first + i];
+                int best = 0;
+                scores_of(x + (first + i) * features, weight, bias, features, score);
+                for (int c = 0; c < TEN; c++)
+                    if (score[c] > largest) largest = score[c], best = c;
+                sums[0] -= score[label] - largest;
+                sums[1] += best == label;
+                for (int c = 0; c < TEN; c++) sum_of_powers += score[c] = expf(score[c] - largest);
+                sums[0] += logf(sum_of_powers);
+                for (int c = 0; c < TEN; c++) {
+                    score[c] = score[c] / sum_of_powers - (c == label);
+                    gradient[TEN * features + c] += score[c];
+                }
+            }
+            add_outer(x + first * features, residual, count, features, gradient);
+        }
+        const float count = offsets[k + 1] - offsets[k];
+        float norm2 = 0;
+        for (int j = 0; j < size; j++) norm2 += gradient[j] * gradient[j], total[j] += gradient[j];
+        norms2[k] = norm2 / (count * count);
+    }
+}

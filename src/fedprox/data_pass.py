@@ -7,6 +7,7 @@ data alone, never on the number of workers.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from fedprox.walk import GROUP, Places, walk_program
 __all__ = ["DataPass", "PerDevice", "take_passes"]
 
 _SAMPLE_GROUPS = 20  # of the devices of a sample, for its intervals
+_NUMBERS = 1 << 18  # that a small model reads while a call is made
+_ROWS = 64  # that take another model longer than a call
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class DataPass:
         begins = samples.offsets[measured.devices]
         self.sizes = samples.offsets[measured.devices + 1] - begins
         certain = min(measured.certain, len(self.sizes))
-        self.groups = _groups(self.sizes[:certain]) + _equal_groups(certain, len(self.sizes))
+        least = _NUMBERS // math.prod(samples.x.shape[1:]) if model.small else _ROWS
+        self.groups = _groups(self.sizes[:certain], least) + _equal_groups(certain, len(self.sizes))
         self.rows = [int(self.sizes[group].sum()) for group in self.groups]
         self.certain = sum(group.stop <= certain for group in self.groups)
         self.is_sample = measured.unseen > 0
@@ -138,10 +142,10 @@ class _Found:
         )
 
 
-def _groups(sizes: NDArray[np.int64]) -> list[slice]:
-    """Divide devices into runs of at most GROUP devices and about a sixteenth of the samples (not too few) each."""
+def _groups(sizes: NDArray[np.int64], least: int) -> list[slice]:
+    """Divide devices into runs of at most GROUP devices and a sixteenth of the samples, or `least`, each."""
     groups, begin, rows = [], 0, 0
-    limit = max(int(sizes.sum()) // 16, 2048)
+    limit = max(int(sizes.sum()) // 16, least)
     for end, size in enumerate(sizes.tolist(), start=1):
         rows += size
         if rows >= limit or end - begin == GROUP or end == len(sizes):
