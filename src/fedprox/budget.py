@@ -12,7 +12,6 @@ same path and only stops earlier.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -37,9 +36,9 @@ def steps_per_epoch(samples: NDArray[np.int64] | int, batch_size: int) -> NDArra
 class Piece(NamedTuple):
     """Some consecutive steps of a device."""
 
-    rows: NDArray[np.int32]  # (at most so many steps, batch_size): its samples in each batch, numbered from 0
-    first: int  # steps of the epoch that come before
-    steps: int  # how many are to be taken
+    rows: NDArray[np.int32]  # (most steps of a piece, batch_size): the samples of each batch, numbered from 0
+    first: int  # the steps of the epoch that come before it
+    steps: int  # how many of its steps are to be taken
 
 
 def minibatches(
@@ -94,14 +93,9 @@ def _put_orders(rows: NDArray[np.int32], bits: np.random.Philox) -> None:
     """Fill `rows` (epochs, samples) with a permutation of the samples in each row."""
     random: NDArray[np.uint64] = bits.random_raw(rows.size).reshape(rows.shape)
     random &= _WORD
-    random |= _positions(rows.shape[1])
+    random |= np.arange(rows.shape[1], dtype=np.uint64)
     random.sort(axis=1)
     rows[:] = random  # the low half of each word
 
 
 _WORD = np.uint64(2**64 - 2**32)  # the high half, which is random
-
-
-@lru_cache(maxsize=1024)
-def _positions(count: int) -> NDArray[np.uint64]:
-    return np.arange(count, dtype=np.uint64)

@@ -60,7 +60,7 @@ def _block(samples: Samples, model: Model) -> int:
 
     A small model takes no more than stay in the first cache, where it reads them twice.
     """
-    most = _floor(max(8, _CACHED // math.prod(samples.x.shape[1:]))) if model.small else SMALL
+    most = _floor(max(8, _CACHED // max(math.prod(samples.x.shape[1:]), 1))) if model.small else SMALL
     typical = max(int(np.median(np.diff(samples.offsets))), 1)
     return min(max(8, min(SMALL, most, _floor(typical))), max(len(samples), 1))
 

@@ -1,7 +1,8 @@
 """The embedded engine: local problems are solved in this process, on all its cores.
 
-Each device of a round is one task. Tasks run side by side, the largest first, and their replies are added up as they
-come, along the fixed tree over positions, so that the bits of the merged model do not depend on the number of workers.
+Each device of a round is one task. Tasks run side by side, the largest first, and whoever has done one adds its reply
+to the sum, along the fixed tree over positions, so that the bits of the merged model do not depend on the number of
+workers.
 """
 
 from __future__ import annotations
@@ -73,9 +74,7 @@ class LocalEngine:
     def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
         """Return sum of weight * grad F_k(params) over the tasks."""
         at = resident(params)
-        total = RoundSum(len(tasks))
-
-        adding = Lock()
+        total, adding = RoundSum(len(tasks)), Lock()
 
         def add(position: int, task: Task) -> None:
             weighted = scale(self._device.gradient(task.device, at), task.weight)

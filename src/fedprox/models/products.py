@@ -22,8 +22,12 @@ _MOST_WEIGHTS = 1 << 14  # of more, the library's products are faster
 
 
 def is_small(rows: int, columns: int) -> bool:
-    """Return whether the products with a matrix of this shape are best compiled into one kernel."""
-    return max(rows, columns) <= SMALL or rows * columns <= _MOST_WEIGHTS
+    """Return whether the products with a matrix of this shape are best compiled into one kernel.
+
+    >>> is_small(10, 60), is_small(10, 784), is_small(100, 784), is_small(200, 60)
+    (True, True, False, False)
+    """
+    return rows <= SMALL and (columns <= SMALL or rows * columns <= _MOST_WEIGHTS)
 
 
 def scores(weight: jax.Array, x: jax.Array) -> jax.Array:
