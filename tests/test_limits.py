@@ -115,3 +115,21 @@ def test_one_sample_per_device_and_a_batch_larger_than_any_device():
     assert result.devices[0]["budget"] == [20] * 4
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
     assert result.history[-1]["test_accuracy"] is None
+
+
+@pytest.mark.parametrize("solver", ["sgd", "adam", "svrg", "gradient_descent", "lbfgs"])
+@pytest.mark.parametrize("features", [3, 300])
+def test_one_sample_in_all(solver, features):
+    """Every index is known then, and what nobody needs must not reach a single kernel."""
+    x, y = np.ones((1, features), np.float32), np.array([1])
+    population = Population.from_arrays(x, y, np.array([0]), test=np.array([False]))
+    config = {
+        "rounds": 2,
+        "devices": {"per_round": 1},
+        "solver": {"name": solver, "learning_rate": 0.001, "epochs": 5},
+        "model": {"name": "softmax_regression"},
+        "measure": {"gamma": True},
+    }
+    losses = fedprox.train(config, population=population).history.column("train_loss")
+    assert losses[0] == pytest.approx(np.log(2))
+    assert losses[-1] < losses[0]

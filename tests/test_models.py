@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,16 +93,19 @@ def test_a_cnn_needs_images():
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 10, 16, 33])
 @pytest.mark.parametrize("classes", [1, 2, 10])
-def test_products_with_many_features_are_those_of_numpy(rows, classes):
+def test_products_with_many_features_are_those_of_numpy(rows, classes, monkeypatch):
     random = np.random.default_rng(0)
     weight, x = random.normal(size=(classes, 300)).astype("f"), random.normal(size=(rows, 300)).astype("f")
     residuals = random.normal(size=(classes, rows)).astype("f")
+    assert "scan" not in str(jax.make_jaxpr(partial(products.scores, weight))(x))
+    monkeypatch.setattr(products, "is_within_one_kernel", lambda: True)
+    assert "scan" in str(jax.make_jaxpr(partial(products.scores, weight))(x))
     np.testing.assert_allclose(products.scores(weight, x), weight @ x.T, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(products.outer_products(residuals, x), residuals @ x, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("solver", ["sgd", "adam", "gradient_descent", "lbfgs", "newton_cg", "svrg"])
-@pytest.mark.parametrize("batch_size", [0, 10])
+@pytest.mark.parametrize("batch_size", [0, 1, 10])
 def test_features_that_are_all_zero_change_nothing(solver, batch_size):
     """With more than 128 features other products are compiled, and whole loops of them into one kernel."""
     narrow = synthetic(1.0, 1.0, devices=6, seed=2)

@@ -1,7 +1,7 @@
 """One pass over the samples of many devices: losses, hits and gradients come out of it together.
 
-The devices are divided into groups, which are walked side by side (`fedprox.walk`). How they are divided depends on the
-data alone, never on the number of workers.
+The devices are divided into groups, which are walked side by side (`fedprox.walk`). How they are divided depends on
+data and model alone, never on the number of workers.
 """
 
 from __future__ import annotations

@@ -72,9 +72,10 @@ class Measurer:
         self._gradients = gradients
         self._weighted = weighted
         self._workers = workers
-        self._train = DataPass(
-            population.train, train, measured, model, gradients=gradients, plain=gradients and not weighted
-        )
+        self._losses = DataPass(population.train, train, measured, model)
+        self._train = self._losses
+        if gradients:
+            self._train = DataPass(population.train, train, measured, model, gradients=True, plain=not weighted)
         self._with_test = np.diff(population.test.offsets)[devices] > 0
         with_test = replace(measured, devices=devices[self._with_test], weight=measured.weight[self._with_test])
         self._test = DataPass(population.test, Resident.of(population.test, model), with_test, model)
@@ -106,7 +107,7 @@ class Measurer:
 
     def per_device(self, params: Tree) -> list[dict[str, Any]]:
         """Return one record per measured device: samples, loss and accuracy on training and test data."""
-        train, tested = take_passes((self._train, self._test), params, self._workers)
+        train, tested = take_passes((self._losses, self._test), params, self._workers)
         test_at = np.cumsum(self._with_test) - 1
         records = []
         for position in np.argsort(self.devices):

@@ -24,18 +24,23 @@ __all__ = ["Resident", "resident", "scalar"]
 
 @dataclass(frozen=True)
 class Resident:
-    """The samples of all devices where the programs run; `block` rows are taken at once when a device is walked."""
+    """The samples of all devices where the programs run."""
 
     x: jax.Array
     y: jax.Array
-    block: int
+    block: int  # rows that are taken at once when a device is walked
+    typical: int  # about the rows of a typical device, at once where the cache does not matter
 
     @classmethod
     def of(cls, samples: Samples, model: Model) -> Resident:
         """Hand samples to JAX, for a model to walk."""
         if len(samples) >= 2**31:
             raise DataError(f"a population must have fewer than 2^31 samples; got {len(samples)}")
-        return cls(jax.device_put(samples.x), jax.device_put(samples.y), _block(samples, model))
+        # Of a lone row XLA knows which one is meant, so that nobody needs the orders; and over a single kernel with an
+        # array that nobody needs it ends the process.
+        x, y = (np.repeat(array, 2, axis=0) if len(array) == 1 else array for array in (samples.x, samples.y))
+        typical = _typical(samples)
+        return cls(jax.device_put(x), jax.device_put(y), _block(samples, model, typical), typical)
 
 
 def resident(tree: Tree) -> Tree:
@@ -55,14 +60,17 @@ def scalar(value: float) -> jax.Array:
     return jax.device_put(np.float32(value))
 
 
-def _block(samples: Samples, model: Model) -> int:
-    """Return about the number of rows of a typical device, so that little is computed in vain.
+def _typical(samples: Samples) -> int:
+    """Return about the number of rows of a typical device, so that little is computed in vain."""
+    median = max(int(np.median(np.diff(samples.offsets))), 1)
+    return min(max(8, min(SMALL, _floor(median))), max(len(samples), 1))
 
-    A small model takes no more than stay in the first cache, where it reads them twice.
-    """
-    most = _floor(max(8, _CACHED // max(math.prod(samples.x.shape[1:]), 1))) if model.small else SMALL
-    typical = max(int(np.median(np.diff(samples.offsets))), 1)
-    return min(max(8, min(SMALL, most, _floor(typical))), max(len(samples), 1))
+
+def _block(samples: Samples, model: Model, typical: int) -> int:
+    """Return as much of that as stays in the first cache of a CPU, where a small model reads it twice."""
+    if not model.small or jax.default_backend() != "cpu":
+        return typical
+    return min(typical, _floor(max(8, _CACHED // max(math.prod(samples.x.shape[1:]), 1))))
 
 
 def _floor(number: int) -> int:

@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from itertools import chain, islice
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -20,7 +21,16 @@ import jax
 import platformdirs
 from jax.experimental.xla_metadata import set_xla_metadata
 
-__all__ = ["SMALL", "Workers", "compiled", "is_plain_arithmetic", "needs_its_first", "one_kernel", "prepare"]
+__all__ = [
+    "SMALL",
+    "Workers",
+    "compiled",
+    "is_plain_arithmetic",
+    "is_within_one_kernel",
+    "needs_its_first",
+    "one_kernel",
+    "prepare",
+]
 
 SMALL = 128  # XLA turns products up to this size in every dimension into inline code
 
@@ -29,7 +39,7 @@ Answer = TypeVar("Answer")
 
 
 def compiled(function: Callable[..., Any], *, small: bool = False) -> Callable[..., Any]:
-    """Return `function` compiled for one core; with `small`, where all its matrix products are small, as one kernel.
+    """Return `function` compiled for one core; with `small`, where no product of two matrices is large, as one kernel.
 
     In one kernel products are inline code; XLA's library for them, which is faster for larger ones, must not be used.
     """
@@ -46,18 +56,31 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
     XLA runs a program as a list of small kernels and pays about 0.1 microseconds for each. That is most of the time
     of a mini-batch step of a small model, and none of it remains when the whole loop is one kernel. It pays only as
-    long as all matrix products are small (at most `SMALL` in every dimension), and for gathers, which would otherwise
-    be divided over threads.
+    long as products of two matrices are small (at most `SMALL` in every dimension; those with a vector may be of any
+    size), and for gathers, which would otherwise be divided over threads. All arrays must be needed: XLA ends the
+    process over one that is not.
     """
     if jax.default_backend() != "cpu":
         return function
     inner = jax.jit(function)
 
     def call(*arguments: Any) -> Any:
-        with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
-            return inner(*arguments)
+        outside = _within_one_kernel.set(True)
+        try:
+            with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
+                return inner(*arguments)
+        finally:
+            _within_one_kernel.reset(outside)
 
     return call
+
+
+_within_one_kernel: ContextVar[bool] = ContextVar("within_one_kernel", default=False)
+
+
+def is_within_one_kernel() -> bool:
+    """Return whether what is being traced is to become part of a single kernel."""
+    return _within_one_kernel.get()
 
 
 def is_plain_arithmetic(function: Callable[..., Any], *shapes: Any) -> bool:

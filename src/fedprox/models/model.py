@@ -34,8 +34,8 @@ class Model:
       predict: `predict(params, x) -> labels`, one per example; compared with `y` for accuracy. For a regression,
         where accuracy means nothing, None.
       gradient: optionally `gradient(params, x, y, weights)`, the gradient of `sum(weights * loss)`.
-      small: whether all its matrix products are so small that a whole loop over mini-batches is best compiled into
-        one kernel (`fedprox.runtime.one_kernel`). Its loss must then depend on x, y and all parameters.
+      small: whether its products of two matrices are so small that a whole loop over mini-batches is best compiled
+        into one kernel (`fedprox.runtime.one_kernel`). Its gradient must then depend on x and y.
       curvature_bound: only for a loss that is convex in the parameters, and only where one is known:
         `curvature_bound(x)`, a number that no eigenvalue of the Hessian of the mean loss over the examples x exceeds,
         whatever the parameters and labels.

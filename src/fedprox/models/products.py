@@ -2,7 +2,7 @@
 
 XLA writes a product of two matrices inline as long as no dimension exceeds `SMALL`; a larger one it hands to a library,
 which the code of a single kernel cannot call. A product of a matrix with a vector, and sums of a few products of
-numbers, it writes well at any size. So a matrix with many columns is taken a vector at a time here.
+numbers, it writes well at any size. So within a single kernel a matrix with many columns is taken a vector at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedprox.runtime import SMALL
+from fedprox.runtime import SMALL, is_within_one_kernel
 
 __all__ = ["is_small", "outer_products", "scores"]
 
@@ -63,7 +63,6 @@ def _few(residuals: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _is_long(matrix: jax.Array, x: jax.Array) -> bool:
-    """Return whether a batch has many features but few examples and classes, on a CPU."""
+    """Return whether there are many features but few classes, in a single kernel."""
     classes, features = len(matrix), x.shape[1]
-    fits = is_small(classes, features) and len(x) <= SMALL
-    return fits and features > SMALL and jax.default_backend() == "cpu"
+    return is_within_one_kernel() and features > SMALL and is_small(classes, features)

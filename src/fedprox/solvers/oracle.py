@@ -56,7 +56,7 @@ class Oracle:
         self.spent = 0
         self._local = local
         self._data = (local.problem, local.resident.x, local.resident.y)
-        self._evaluate, self._multiply = _programs(local.model, local.resident.block)
+        self._evaluate, self._multiply = _programs(local.model, local.resident.block, local.resident.typical)
 
     def affords(self, answers: int) -> bool:
         """Return whether the budget is enough for that many more answers."""
@@ -94,7 +94,7 @@ class Oracle:
 
 
 @lru_cache(maxsize=32)
-def _programs(model: Model, block: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _programs(model: Model, block: int, typical: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the compiled programs for values with gradients, and for curvature; span = (begin, count)."""
 
     def evaluate(
@@ -108,7 +108,7 @@ def _programs(model: Model, block: int) -> tuple[Callable[..., Any], Callable[..
         flat: jax.Array, along: jax.Array, problem: Subproblem, x: jax.Array, y: jax.Array, span: jax.Array
     ) -> jax.Array:
         tree = ravel_pytree(problem.anchor)[1]
-        product = device_curvature(model, tree(flat), tree(along), x, y, span[0], span[1], block)
+        product = device_curvature(model, tree(flat), tree(along), x, y, span[0], span[1], typical)
         return ravel_pytree(product)[0] + problem.mu * along
 
     return compiled(evaluate, small=model.small), compiled(multiply)
