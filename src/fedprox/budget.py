@@ -57,7 +57,7 @@ def minibatches(
     All pieces have one shape: what is not part of a short batch, or of the piece, is row 0. A piece ends with an epoch
     wherever an epoch fits, and holds as many epochs as fit, or at most `epochs_at_once`.
     """
-    per_epoch = -(-samples // batch_size)
+    per_epoch = int(steps_per_epoch(samples, batch_size))
     fitting = max(1, piece // per_epoch)
     at_once = min(epochs_at_once or fitting, fitting)
     with stream(seed, Purpose.ORDER, round, device) as bits:
@@ -78,7 +78,7 @@ def batches_of(piece: Piece, samples: int) -> Iterator[NDArray[np.int32]]:
     [[3, 1], [2, 0], [4]]
     """
     batch_size = piece.rows.shape[1]
-    per_epoch = -(-samples // batch_size)
+    per_epoch = int(steps_per_epoch(samples, batch_size))
     for step, rows in enumerate(piece.rows[: piece.steps], start=piece.first):
         yield rows[: samples - step % per_epoch * batch_size]
 

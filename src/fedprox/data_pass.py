@@ -7,7 +7,6 @@ data and model alone, never on the number of workers.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +65,7 @@ class DataPass:
         begins = samples.offsets[measured.devices]
         self.sizes = samples.offsets[measured.devices + 1] - begins
         certain = min(measured.certain, len(self.sizes))
-        least = _NUMBERS // max(math.prod(samples.x.shape[1:]), 1) if model.small else _ROWS
+        least = _NUMBERS // max(samples.width, 1) if model.small else _ROWS
         self.groups = _groups(self.sizes[:certain], least) + _equal_groups(certain, len(self.sizes))
         self.rows = [int(self.sizes[group].sum()) for group in self.groups]
         self.certain = sum(group.stop <= certain for group in self.groups)

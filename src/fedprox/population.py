@@ -7,6 +7,7 @@ samples alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,6 +42,11 @@ class Samples:
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
+
+    @property
+    def width(self) -> int:
+        """How many numbers an example has."""
+        return math.prod(self.x.shape[1:])
 
     def size(self, device: int) -> int:
         """Return n_k, the number of samples of a device."""

@@ -6,7 +6,6 @@ on an accelerator the samples are copied to it once.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -70,7 +69,7 @@ def _block(samples: Samples, model: Model, typical: int) -> int:
     """Return as much of that as stays in the first cache of a CPU, where a small model reads it twice."""
     if not model.small or jax.default_backend() != "cpu":
         return typical
-    return min(typical, _floor(max(8, _CACHED // max(math.prod(samples.x.shape[1:]), 1))))
+    return min(typical, _floor(max(8, _CACHED // max(samples.width, 1))))
 
 
 def _floor(number: int) -> int:
