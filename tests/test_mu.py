@@ -2,8 +2,10 @@
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -221,3 +223,28 @@ def test_auto_tells_similar_devices_from_different_ones():
     different = fedprox.train({**settings, "data": {"name": "synthetic", "alpha": 1.0, "beta": 1.0}})
     assert alike.devices[-1]["mu"] < 0.01
     assert different.devices[-1]["mu"] > 0.1
+
+
+def test_a_rule_of_ones_own_sees_how_far_the_devices_went():
+    seen = []
+
+    @dataclass(frozen=True)
+    class Watching:
+        mu: float = 0.5
+
+        def after(self, signals):
+            seen.append(signals)
+            return self
+
+        def state(self):
+            return {}
+
+    models = []
+    settings = {"rounds": 2, "devices": {"per_round": 1}}
+    fedprox.train(settings, mu_controller=Watching(), callbacks=[lambda progress: models.append(progress.params)])
+    assert seen[0].drift2 == ()
+    for signals, before, after in zip(seen[1:], models[:-1], models[1:], strict=True):
+        moved = sum(np.sum((after[name] - before[name]).astype(float) ** 2) for name in before)
+        assert moved > 0
+        assert signals.drift2 == pytest.approx((moved,))  # the only device's model is the next one
+        assert signals.mean_drift2 == pytest.approx(moved)

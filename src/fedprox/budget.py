@@ -11,6 +11,7 @@ same path and only stops earlier.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -92,10 +93,10 @@ def _filled(rows: NDArray[np.int32], piece: int) -> NDArray[np.int32]:
 def _put_orders(rows: NDArray[np.int32], bits: np.random.Philox) -> None:
     """Fill `rows` (epochs, samples) with a permutation of the samples in each row."""
     random: NDArray[np.uint64] = bits.random_raw(rows.size).reshape(rows.shape)
-    random &= _WORD
-    random |= np.arange(rows.shape[1], dtype=np.uint64)
+    low_halves = random.view(np.uint32).reshape(*rows.shape, 2)[..., _LOW]
+    low_halves[:] = np.arange(rows.shape[1], dtype=np.uint32)
     random.sort(axis=1)
-    rows[:] = random  # the low half of each word
+    rows[:] = low_halves
 
 
-_WORD = np.uint64(2**64 - 2**32)  # the high half, which is random
+_LOW = 0 if sys.byteorder == "little" else 1

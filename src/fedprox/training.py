@@ -184,7 +184,9 @@ class _Run:
             mean_gradient = self.engine.mean_gradient(self._gradient_tasks(plan, tasks), state.params)
         sent = self.method.send(state.server, mean_gradient)
         used_mu = self.method.mu(state.mu.mu)
-        broadcast = Broadcast(plan.round, state.params, sent, used_mu)
+        mu_learns = type(state.mu) is not mu.ConstantMu
+        wants_drift = mu_learns or self.mechanism is not None
+        broadcast = Broadcast(plan.round, state.params, sent, used_mu, wants_drift)
         answer = self.engine.solve(tasks, broadcast, gammas=self.config.measure.gamma)
         before, averaged = state.params, answer.averaged
         if self.mechanism is not None:
@@ -207,7 +209,7 @@ class _Run:
             record["stopped_by"] = stopped_by(plan, answer, self.config.solver.gamma, self.solver_for)
         if self.mechanism is not None:
             record["clipped"] = clipped(answer, self.mechanism.clip)
-        return record, _signals(plan, answer, before, state.params)
+        return record, _signals(plan, answer, before, state.params) if mu_learns else mu.Signals(None)
 
     def _tasks(self, plan: RoundPlan) -> list[Task | None]:
         total = len(self.population.train)

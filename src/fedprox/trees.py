@@ -7,6 +7,7 @@ the same bits however the leaves arrive and whoever adds up a whole subtree.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -36,12 +37,18 @@ quiet = np.errstate(over="ignore", invalid="ignore")
 
 def to_numpy(tree: Tree) -> Tree:
     """Return the tree with every leaf as a NumPy array (no copy where the memory can be shared)."""
-    return jax.tree.map(np.asarray, tree)
+    return _map(np.asarray, tree)
 
 
 def scale(tree: Tree, factor: float) -> Tree:
     """Return factor * tree, in each leaf's own precision."""
-    return jax.tree.map(lambda leaf: leaf * leaf.dtype.type(factor), tree)
+    return _map(lambda leaf: leaf * leaf.dtype.type(factor), tree)
+
+
+def _map(function: Callable[[Any], Any], tree: Tree) -> Tree:
+    """Return what `jax.tree.map` does, in less time: it is asked several times for every device of a round."""
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, [function(leaf) for leaf in leaves])
 
 
 def difference(first: Tree, second: Tree) -> Tree:
@@ -56,7 +63,7 @@ def total(first: Tree, second: Tree) -> Tree:
 
 def squared_norm(tree: Tree) -> float:
     """Return ||tree||^2 over all leaves, summed in double precision."""
-    return float(sum(_squares(part) for leaf in jax.tree.leaves(tree) for part in _parts(leaf)))
+    return float(sum(_squares(part) for leaf in jax.tree.leaves(tree) for part in _parts(np.asarray(leaf))))
 
 
 def squared_distance(first: Tree, second: Tree) -> float:
@@ -72,15 +79,17 @@ def squared_distance(first: Tree, second: Tree) -> float:
     return distance
 
 
-def _parts(leaf: Any) -> list[np.ndarray[Any, Any]]:
+def _parts(leaf: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     """Return a leaf in parts that stay in the cache, so that a large one is not copied as a whole."""
-    flat = np.asarray(leaf).reshape(-1)
-    return [flat] if flat.size <= _PART else [flat[begin : begin + _PART] for begin in range(0, flat.size, _PART)]
+    if leaf.size <= _PART:
+        return [leaf]
+    flat = leaf.reshape(-1)
+    return [flat[begin : begin + _PART] for begin in range(0, flat.size, _PART)]
 
 
 def _squares(part: np.ndarray[Any, Any]) -> float:
     exact = part.astype(float)
-    return float(exact.dot(exact))
+    return float(np.vdot(exact, exact))
 
 
 _PART = 1 << 15

@@ -47,6 +47,7 @@ class Broadcast(NamedTuple):
     params: Tree  # w^t
     sent: Tree  # what the method adds
     mu: float
+    wants_drift: bool = False  # whether devices are to say how far they went
 
 
 class Answer(NamedTuple):
@@ -56,7 +57,7 @@ class Answer(NamedTuple):
     summed: Tree  # p_k * its reply
     state: Tree
     steps: int
-    drift2: float  # ||w_k - w^t||^2
+    drift2: float | None  # ||w_k - w^t||^2, where it was asked for
     solved: tuple[LocalProblem, Tree]  # the subproblem and the solution w_k, for whoever wants to look closer
 
 
@@ -121,7 +122,7 @@ class DeviceSide:
             summed=scale(reply.summed, task.mass),
             state=reply.state,
             steps=steps,
-            drift2=squared_distance(params, broadcast.params),
+            drift2=squared_distance(params, broadcast.params) if broadcast.wants_drift else None,
             solved=(local, found),
         )
 

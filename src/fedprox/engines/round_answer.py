@@ -23,7 +23,7 @@ class RoundAnswer:
     summed: Tree  # sum of p_k * reply
     states: list[Any]  # what each device remembers, or where the engine keeps it
     steps: list[int]
-    drift2: list[float | None]
+    drift2: list[float | None]  # where it was asked for
     gammas: list[float | None] | None = None  # gamma_k^t, where they were asked for
     gamma_seconds: float = 0.0  # how much longer the round took for them
 
