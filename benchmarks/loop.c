@@ -147,3 +147,15 @@ void measure_by_hand(const float *x, const int *y, const long *offsets, int devi
         norms2[k] = norm2 / (count * count);
     }
 }
+
+/* The most that a core computes: `times` times ten multiply-adds of vectors that stay in registers. */
+float multiply_adds(long times, float factor, float term)
+{
+    vector sums[TEN];
+    for (int c = 0; c < TEN; c++) sums[c] = (float)c + (vector){0};
+    for (long n = 0; n < times; n++)
+        for (int c = 0; c < TEN; c++) sums[c] = sums[c] * factor + term;
+    float total = 0;
+    for (int c = 0; c < TEN; c++) total += sums[c][0];
+    return total;
+}

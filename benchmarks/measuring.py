@@ -1,13 +1,15 @@
 """How fast is the model measured? One pass over the data beside the time to read it: python -m benchmarks.measuring
 
-Loss, accuracy and the gradients of all devices for softmax regression, on data with the shape of federated MNIST (784
-features) and of Synthetic(1,1) (60 features), on all cores. Beside it stand a sum over the same bytes by NumPy, the two
-products that no way leads around, X W^T and R^T X, by NumPy's BLAS, and the same pass in C, in plain loops and with
-vectors in registers by hand (for ten classes). All take turns, and the best turn counts.
+Loss, accuracy and the gradients of all devices, on data with the shape of federated MNIST (784 features) and of
+Synthetic(1,1) (60 features), on all cores. Beside it stand what bounds it: a sum over the same bytes by NumPy, and
+multiply-adds in registers, as many as the pass needs (four operations for every number and output of the model). Then
+the two products that no way leads around, X W^T and R^T X, by NumPy's BLAS, and for softmax regression the same pass in
+C, in plain loops and with vectors in registers by hand (for ten classes). All take turns, and the best turn counts.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import platform
@@ -20,15 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.speed import c_library, mnist_like, pointer, processor, versions
-from fedprox.config import Config
-from fedprox.data import model_for, synthetic
+from fedprox.data import synthetic
 from fedprox.measures import Measurer
+from fedprox.models import Model, linear_regression, softmax_regression
 from fedprox.population import Population
 from fedprox.resident import Resident
 from fedprox.runtime import Workers, prepare
 from fedprox.trees import to_numpy
 
 TURNS = 25
+OPERATIONS = 160  # of ten multiply-adds of eight numbers
 
 
 def best_of(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
@@ -42,14 +45,16 @@ def best_of(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return best
 
 
-def contenders(population: Population) -> dict[str, Callable[[], Any]]:
+def contenders(population: Population, model: Model, outputs: int) -> dict[str, Callable[[], Any]]:
+    """Return ways through the data for a model with so many outputs."""
     import jax
 
-    model = model_for(Config(), population)
     params = to_numpy(model.init(jax.random.key(0)))
     workers = Workers()
     parts = [x[begin:end] for x in arrays(population) for begin, end in bounds(len(x), workers.count)]
-    residual = np.ones((max(map(len, parts)), population.classes), np.float32)
+    weight = np.atleast_2d(params["weight"]).T
+    residual = np.ones((max(map(len, parts)), outputs), np.float32)
+    operations = 4 * outputs * sum(x.size for x in arrays(population))
     threads = ThreadPoolExecutor(workers.count)
     measurers = {
         gradients: Measurer(population, Resident.of(population.train, model), model, workers, gradients=gradients)
@@ -58,22 +63,35 @@ def contenders(population: Population) -> dict[str, Callable[[], Any]]:
     for measurer in measurers.values():
         measurer.compile(params)
     library = c_library()
-    plain, by_hand = (c_pass(each, population, params, workers) for each in (library.measure, library.measure_by_hand))
-    ours = measurers[True].measure(params)
-    for theirs in (plain(), by_hand()):  # they do the same work
-        np.testing.assert_allclose([ours.train_loss, ours.gradient_variance], theirs, rtol=1e-3)
+    compute = library.multiply_adds
+    compute.argtypes, compute.restype = [ctypes.c_long, ctypes.c_float, ctypes.c_float], ctypes.c_float
+    share = operations // OPERATIONS // workers.count
+    in_c: dict[str, Callable[[], Any]] = {}
+    if outputs > 1:
+        loops = {"C, plain loops": library.measure, "C, vectors by hand": library.measure_by_hand}
+        in_c = {name: c_pass(loop, population, params, workers) for name, loop in loops.items()}
+        ours = measurers[True].measure(params)
+        for run in in_c.values():  # they do the same work
+            np.testing.assert_allclose([ours.train_loss, ours.gradient_variance], run(), rtol=1e-3)
 
     def products(part: Any) -> None:
-        _ = part @ params["weight"].T, residual[: len(part)].T @ part
+        _ = part @ weight, residual[: len(part)].T @ part
 
     return {
         "sum": lambda: list(threads.map(np.sum, parts)),
+        "multiply-adds in registers": lambda: list(threads.map(lambda _: compute(share, 0.9, 1), range(workers.count))),
         "two products": lambda: list(threads.map(products, parts)),
-        "C, plain loops": plain,
-        "C, vectors by hand": by_hand,
-        "loss and accuracy": lambda: measurers[False].measure(params),
+        **in_c,
+        "loss and accuracy" if model.predict else "loss": lambda: measurers[False].measure(params),
         "with all gradients": lambda: measurers[True].measure(params),
     }
+
+
+def as_regression(population: Population) -> Population:
+    """Return the training samples with their labels as numbers to predict."""
+    samples = population.train
+    owner = np.repeat(np.arange(population.devices), np.diff(samples.offsets))
+    return Population.from_arrays(samples.x, samples.y.astype(np.float32), owner, test=np.zeros(len(owner), bool))
 
 
 def arrays(population: Population) -> list[NDArray[np.float32]]:
@@ -119,9 +137,14 @@ def c_pass(measure: Any, population: Population, params: Any, workers: Workers) 
 def main() -> None:
     prepare()
     print(f"{platform.machine()}, {processor()}, {os.cpu_count()} cores; {', '.join(versions())}.")
-    for name, population in (("784 features", mnist_like()), ("60 features", synthetic(1.0, 1.0, seed=12))):
+    images, small = mnist_like(), synthetic(1.0, 1.0, seed=12)
+    for name, population, model, outputs in (
+        ("softmax regression, 10 classes, 784 features", images, softmax_regression(784, 10), 10),
+        ("linear regression, 784 features", as_regression(images), linear_regression(784), 1),
+        ("softmax regression, 10 classes, 60 features", small, softmax_regression(60, 10), 10),
+    ):
         size, train = sum(x.nbytes for x in arrays(population)), population.train.x.nbytes
-        found = best_of(contenders(population))
+        found = best_of(contenders(population, model, outputs))
         print(f"\n| {name}, {size / 1e6:.1f} MB | ms | GB/s |\n|---|---|---|")
         for contender, seconds in found.items():
             read = train if contender.startswith("C") else size
