@@ -58,7 +58,7 @@ class _SVRG:
         if local.budget < local.steps_per_epoch:  # too little for a snapshot; an engine compiles this way
             nothing = span(local.begin, 0)
             gradient, _ = snapshot_of(params, local.problem, local.resident.x, local.resident.y, nothing)
-            rows = np.zeros((piece_of(local.model, local.batch_size), local.batch_size), np.int32)
+            rows = np.zeros((piece_of(local), local.batch_size), np.int32)
             program(params, (params, gradient), *data, span(local.begin, local.count, 0, 0), rows)
         while local.affords(taken + local.steps_per_epoch):
             place = span(local.begin, local.count)
@@ -80,7 +80,7 @@ class _SVRG:
 def _inner_batches(local: LocalProblem, epochs: int) -> Iterator[tuple[Piece, bool]]:
     """Yield the pieces of the mini-batches, each with whether it ends the inner steps of a snapshot."""
     taken = 0
-    for piece in local.minibatches(piece_of(local.model, local.batch_size), epochs_at_once=1):
+    for piece in local.minibatches(piece_of(local), epochs_at_once=1):
         taken += piece.steps
         yield piece, taken % (epochs * local.steps_per_epoch) == 0
 
