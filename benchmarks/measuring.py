@@ -27,8 +27,9 @@ from fedprox.measures import Measurer
 from fedprox.models import Model, linear_regression, softmax_regression
 from fedprox.population import Population
 from fedprox.resident import Resident
-from fedprox.runtime import Workers, prepare
+from fedprox.runtime import prepare
 from fedprox.trees import to_numpy
+from fedprox.workers import Workers
 
 TURNS = 25
 OPERATIONS = 160  # of ten multiply-adds of eight numbers
@@ -126,7 +127,7 @@ def c_pass(measure: Any, population: Population, params: Any, workers: Workers) 
 
     def run() -> tuple[float, float]:
         costs = [int(offsets[end] - offsets[first]) for first, end in groups]
-        found = [answer for _, answer in workers.run(walk, groups, costs)]
+        found = workers.run(walk, groups, costs)
         mean = sum(total.astype(float) for total, _ in found) / len(x)
         masses = np.diff(offsets) / len(x)
         return float(sum(sums[0] for _, sums in found) / len(x)), float(masses @ norms2 - mean @ mean)

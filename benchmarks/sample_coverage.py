@@ -16,7 +16,7 @@ from fedprox import data, recipes
 from fedprox.config import Config
 from fedprox.measures import Measurer
 from fedprox.resident import Resident
-from fedprox.runtime import Workers
+from fedprox.workers import Workers
 
 MEASURES = ("gradient_variance", "dissimilarity")
 REPEATS = 100

@@ -34,7 +34,7 @@ from benchmarks.peers import fedjax_rounds, pfl_rounds
 from fedprox.budget import batches_of, minibatches
 from fedprox.data import synthetic
 from fedprox.population import Population
-from fedprox.runtime import Workers
+from fedprox.workers import Workers
 
 Seconds = NDArray[np.float64]  # of every round
 
@@ -89,8 +89,7 @@ class Work:
             begin = time.perf_counter()
             costs = [len(batches) for _, batches, _ in jobs]
             at = (weight, bias)
-            answers = (workers or Workers(1)).run(lambda job, at=at: solve(job[0], job[1], *at), jobs, costs)
-            solved = [answer for _, answer in sorted(answers, key=lambda answer: answer[0])]
+            solved = (workers or Workers(1)).run(lambda job, at=at: solve(job[0], job[1], *at), jobs, costs)
             shares = [np.float32(share) for _, _, share in jobs]
             weight = sum(p * w for p, (w, _) in zip(shares, solved, strict=True))
             bias = sum(p * b for p, (_, b) in zip(shares, solved, strict=True))

@@ -20,10 +20,10 @@ from fedprox.measures import Measurer
 from fedprox.models import Model, softmax_regression
 from fedprox.population import Population
 from fedprox.resident import Resident
-from fedprox.runtime import Workers
 from fedprox.sampling import Cohort
 from fedprox.systems import straggler_work
 from fedprox.theory.trajectory import again
+from fedprox.workers import Workers
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,6 +16,7 @@ ORDER = [
     "recipes",
     "randomness",
     "runtime",
+    "workers",
     "trees",
     "fixed_point",
     "models",

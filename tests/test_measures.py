@@ -14,7 +14,7 @@ from fedprox.measures import Measurer, dissimilarity
 from fedprox.models import Model, softmax_regression
 from fedprox.population import Population
 from fedprox.resident import Resident
-from fedprox.runtime import Workers
+from fedprox.workers import Workers
 from shared_data import real
 
 

@@ -287,7 +287,7 @@ def test_feddyn_with_the_right_duals_does_not_leave_the_optimum(least_squares, t
 
     from fedprox.engines import Broadcast, DeviceSide, LocalEngine, Task
     from fedprox.resident import Resident
-    from fedprox.runtime import Workers
+    from fedprox.workers import Workers
 
     side = DeviceSide(
         model=model,

@@ -9,9 +9,9 @@ from fedprox.measured_sample import draw_measured
 from fedprox.measures import Measurer
 from fedprox.models import softmax_regression
 from fedprox.resident import Resident
-from fedprox.runtime import Workers
 from fedprox.sample_error import Interval, Totals, interval
 from fedprox.student import t_quantile
+from fedprox.workers import Workers
 
 
 def variance(mean_norm2, norm2_of_mean):

@@ -20,8 +20,8 @@ from fedprox.evaluate import evaluate, predict
 from fedprox.export import export
 from fedprox.notebook import curve_svg
 from fedprox.run_folder import RunFolder
-from fedprox.runtime import Workers
 from fedprox.watch import follow, sparkline, states
+from fedprox.workers import Workers
 
 
 @pytest.fixture(scope="module")

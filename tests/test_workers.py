@@ -2,10 +2,11 @@
 
 import threading
 import time
+import weakref
 
 import pytest
 
-from fedprox.runtime import Workers
+from fedprox.workers import Workers
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -19,15 +20,13 @@ def test_items_come_in_order_whoever_makes_them(count):
 def test_every_item_is_done_once(count):
     workers = Workers(count)
     for items in ([], [7], list(range(100))):
-        assert sorted(workers.run(lambda item: item * item, items, items)) == [
-            (position, item * item) for position, item in enumerate(items)
-        ]
+        assert workers.run(lambda item: item * item, items, items) == [item * item for item in items]
     workers.close()
 
 
 def test_the_most_costly_item_is_begun_first():
     workers, begun = Workers(1), []
-    list(workers.run(begun.append, ["small", "large", "middle"], [1, 100, 10]))
+    workers.run(begun.append, ["small", "large", "middle"], [1, 100, 10])
     assert begun == ["large", "middle", "small"]
     workers.close()
 
@@ -40,7 +39,7 @@ def test_the_most_costly_item_is_begun_by_the_thread_that_asks_and_the_next_besi
         if item != "small":
             both.wait()  # so that neither thread takes both
 
-    list(workers.run(task, ["small", "large", "middle"], [1, 100, 10]))
+    workers.run(task, ["small", "large", "middle"], [1, 100, 10])
     assert set(begun[:2]) == {("large", True), ("middle", False)}
     assert begun[2][0] == "small"
     workers.close()
@@ -48,7 +47,7 @@ def test_the_most_costly_item_is_begun_by_the_thread_that_asks_and_the_next_besi
 
 def test_two_items_are_worked_on_at_the_same_time():
     workers, both = Workers(2), threading.Barrier(2, timeout=10)
-    assert len(list(workers.run(lambda item: both.wait(), [1, 2], [1, 1]))) == 2
+    assert len(workers.run(lambda item: both.wait(), [1, 2], [1, 1])) == 2
     workers.close()
 
 
@@ -64,23 +63,72 @@ def test_after_an_error_in_a_helper_nothing_more_is_begun():
             raise OSError(f"item {item}")
 
     with pytest.raises(OSError, match="item 8"):
-        list(workers.run(task, list(range(10)), list(range(10))))
+        workers.run(task, list(range(10)), list(range(10)))
     assert set(begun) <= {9, 8, 7}  # one of either thread, and perhaps the next before the error is through
     workers.close()
 
 
-def test_whoever_stops_listening_stops_the_work():
+def test_after_an_error_in_the_thread_that_asks_nothing_more_is_begun():
     workers, begun = Workers(2), []
 
     def task(item):
         begun.append(item)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
         time.sleep(0.01)
 
-    answers = workers.run(task, list(range(100)), [1] * 100)
-    next(answers)
-    answers.close()
+    with pytest.raises(KeyboardInterrupt):
+        workers.run(task, list(range(100)), [1] * 100)
     workers.close()
     assert len(begun) < 10
+
+
+def test_nobody_waits_for_a_helper_that_is_busy_elsewhere():
+    workers, release, making = Workers(2), threading.Event(), threading.Event()
+
+    def items():
+        yield 1
+        making.set()
+        yield release.wait(timeout=60)
+
+    coming = workers.ahead(items())
+    next(coming)
+    assert making.wait(timeout=10)
+    began = time.monotonic()
+    assert workers.run(lambda item: -item, [1, 2, 3], [1, 1, 1]) == [-1, -2, -3]
+    assert time.monotonic() - began < 30
+    release.set()
+    assert next(coming) is True
+    workers.close()
+
+
+def test_the_threads_end_with_their_workers():
+    before = threading.active_count()
+    workers = Workers(3)
+    assert threading.active_count() == before + 2
+    workers.close()
+    assert threading.active_count() == before
+    workers = Workers(3)
+    helpers = workers._helpers
+    del workers
+    for helper in helpers:
+        helper.join(timeout=10)
+    assert threading.active_count() == before
+
+
+def test_what_a_task_holds_is_let_go_when_it_is_done():
+    class Held:
+        pass
+
+    workers, both, held = Workers(2), threading.Barrier(2, timeout=10), Held()
+    gone = weakref.ref(held)
+    workers.run(lambda item, held=held: both.wait(), [1, 2], [1, 1])
+    del held
+    deadline = time.monotonic() + 10
+    while gone() is not None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert gone() is None
+    workers.close()
 
 
 def test_an_idle_worker_makes_the_next_item():
@@ -113,7 +161,7 @@ def test_nobody_waits_for_workers_that_are_busy():
             release.set()
         return release.wait(timeout=10)
 
-    assert all(answer for _, answer in workers.run(busy, ["ahead", "waits"], [1, 1]))
+    assert all(workers.run(busy, ["ahead", "waits"], [1, 1]))
     assert results == [1, 2, 3]
     workers.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import jax
@@ -19,10 +20,10 @@ from fedprox.measured_sample import MeasuredSample
 from fedprox.models import Model
 from fedprox.population import Samples
 from fedprox.resident import Resident, resident
-from fedprox.runtime import Workers
 from fedprox.sample_error import Totals
 from fedprox.trees import Tree, TreeSum, to_numpy
 from fedprox.walk import GROUP, Places, walk_program
+from fedprox.workers import Workers
 
 __all__ = ["DataPass", "PerDevice", "take_passes"]
 
@@ -94,10 +95,15 @@ def take_passes(passes: Sequence[DataPass], params: Tree, workers: Workers) -> l
     found = [_Found(each) for each in passes]
     tasks = [(which, index) for which, each in enumerate(passes) for index in range(len(each.groups))]
     costs = [rows for each in passes for rows in each.rows]
-    answers = workers.run(lambda task: passes[task[0]].walk(at, passes[task[0]].groups[task[1]]), tasks, costs)
-    for position, answer in answers:
-        which, index = tasks[position]
-        found[which].put(index, *answer)
+    adding = Lock()
+
+    def walk(task: tuple[int, int]) -> None:
+        which, index = task
+        answer = passes[which].walk(at, passes[which].groups[index])
+        with adding:
+            found[which].put(index, *answer)
+
+    workers.run(walk, tasks, costs)
     return [each.result() for each in found]
 
 

@@ -17,9 +17,10 @@ from fedprox.measures import Measurer
 from fedprox.models import Model
 from fedprox.population import Population
 from fedprox.resident import Resident
-from fedprox.runtime import Workers, compiled, prepare
+from fedprox.runtime import compiled, prepare
 from fedprox.saved import SavedRun, load_run
 from fedprox.trees import Tree, to_numpy, unflatten_names
+from fedprox.workers import Workers
 
 __all__ = ["data_settings", "evaluate", "predict", "read_examples"]
 

@@ -17,8 +17,9 @@ from fedprox.measures import Measurer
 from fedprox.models import Model
 from fedprox.population import Population
 from fedprox.resident import Resident
-from fedprox.runtime import Workers, prepare
+from fedprox.runtime import prepare
 from fedprox.trees import to_numpy
+from fedprox.workers import Workers
 
 __all__ = ["Heterogeneity", "draw", "examine"]
 

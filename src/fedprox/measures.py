@@ -27,9 +27,9 @@ from fedprox.measured_sample import all_devices, draw_measured
 from fedprox.models import Model
 from fedprox.population import Population
 from fedprox.resident import Resident
-from fedprox.runtime import Workers
 from fedprox.sample_error import Interval, Totals, interval
 from fedprox.trees import Tree, inner_product, quiet, squared_norm
+from fedprox.workers import Workers
 
 __all__ = ["Measurer", "Measures", "dissimilarity"]
 

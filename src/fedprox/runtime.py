@@ -1,7 +1,7 @@
-"""How programs are compiled and run: for one core each, side by side, and kept on disk for the next start.
+"""How programs are compiled: for one core each, and kept on disk for the next start.
 
-Parallelism comes from working on different devices on different cores, so each program is compiled to run on a single
-one; then its result cannot depend on how many cores there are.
+Parallelism comes from working on different devices on different cores (`fedprox.workers`), so each program is compiled
+to run on a single one; then its result cannot depend on how many cores there are.
 """
 
 from __future__ import annotations
@@ -9,13 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextvars import ContextVar
-from itertools import chain, islice
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import platformdirs
@@ -23,7 +19,6 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 __all__ = [
     "SMALL",
-    "Workers",
     "compiled",
     "is_plain_arithmetic",
     "is_within_one_kernel",
@@ -33,9 +28,6 @@ __all__ = [
 ]
 
 SMALL = 128  # XLA turns products up to this size in every dimension into inline code
-
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
 
 
 def compiled(function: Callable[..., Any], *, small: bool = False) -> Callable[..., Any]:
@@ -158,63 +150,3 @@ def _keep_memory() -> None:
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
-
-
-class Workers:
-    """Threads that run compiled programs side by side; the programs release Python's lock while they run.
-
-    The thread that asks is one of them: to wake it up for every answer would cost more than a small device's work.
-    """
-
-    def __init__(self, count: int = 0) -> None:
-        self.count = count or len(os.sched_getaffinity(0))
-        self._helpers = ThreadPoolExecutor(self.count - 1, "fedprox") if self.count > 1 else None
-
-    def run(self, task: Callable[[Item], Answer], items: list[Item], costs: list[int]) -> Iterator[tuple[int, Answer]]:
-        """Yield (position, task(item)) for all items, the most costly ones begun first.
-
-        Answers of helpers come out between those of the thread that asks. A task must not call `run` itself.
-        """
-        pending = iter(sorted(range(len(items)), key=lambda position: -costs[position]))
-        finished: SimpleQueue[tuple[int, Answer]] = SimpleQueue()
-
-        def assist() -> None:
-            try:
-                for position in pending:  # shared: each position goes to one thread
-                    finished.put((position, task(items[position])))
-            finally:
-                _exhaust(pending)  # after an error nothing more is begun
-
-        first = list(islice(pending, 1))  # the most costly one stays here, where idle helpers can work ahead for it
-        helpers = [self._helpers.submit(assist) for _ in items[1 : self.count]] if self._helpers else []
-        try:
-            for position in chain(first, pending):
-                yield position, task(items[position])
-                while not finished.empty():
-                    yield finished.get()
-            for helper in helpers:
-                helper.result()
-            while not finished.empty():
-                yield finished.get()
-        finally:
-            _exhaust(pending)
-
-    def ahead(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Yield the items; while one is in use, a helper that has nothing else to do makes the next one."""
-        if self._helpers is None:
-            yield from items
-            return
-        item = next(items, None)
-        while item is not None:
-            following = self._helpers.submit(next, items, None)
-            yield item
-            item = next(items, None) if following.cancel() else following.result()
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._helpers is not None:
-            self._helpers.shutdown(cancel_futures=True)
-
-
-def _exhaust(items: Iterator[Any]) -> None:
-    deque(items, maxlen=0)

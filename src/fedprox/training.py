@@ -34,13 +34,14 @@ from fedprox.resident import Resident
 from fedprox.result import Callback, Progress, Result
 from fedprox.rows import bytes_sent, clipped, finite, gamma_summary, stopped_by
 from fedprox.run_folder import RunFolder, check_usable, is_measured
-from fedprox.runtime import Workers, prepare
+from fedprox.runtime import prepare
 from fedprox.sampling import check_sampling
 from fedprox.solver_choice import SolverChoice, solver_of
 from fedprox.solvers import Solver
 from fedprox.state import State
 from fedprox.traffic import Traffic, traffic_of
 from fedprox.trees import Tree, flatten_names, quiet, squared_distance
+from fedprox.workers import Workers
 
 __all__ = ["train"]
 

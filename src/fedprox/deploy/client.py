@@ -33,12 +33,13 @@ from fedprox.measures import Measurer
 from fedprox.models import Model as LocalModel
 from fedprox.privacy import mechanism_of, system_normals
 from fedprox.resident import Resident, resident, scalar
-from fedprox.runtime import Workers, compiled, prepare
+from fedprox.runtime import compiled, prepare
 from fedprox.solver_choice import solver_of
 from fedprox.solvers import Solver
 from fedprox.solvers.solver import span
 from fedprox.subproblem import Subproblem, device_gradient
 from fedprox.trees import Tree, flatten_names, to_numpy, total, unflatten_names
+from fedprox.workers import Workers
 
 __all__ = ["Device", "client_app"]
 

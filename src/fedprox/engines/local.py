@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from fedprox.engines.device import Broadcast, DeviceSide, Task
 from fedprox.engines.round_answer import RoundAnswer, RoundSum
 from fedprox.resident import resident
-from fedprox.runtime import Workers
 from fedprox.solvers import LocalProblem
 from fedprox.trees import Tree, scale
+from fedprox.workers import Workers
 
 __all__ = ["LocalEngine"]
 
@@ -96,8 +96,7 @@ class LocalEngine:
     ) -> None:
         """Do work(position, item) for the items that are not None, side by side."""
         asked = [(position, item) for position, item in enumerate(items) if item is not None]
-        for _ in self._workers.run(lambda one: work(*one), asked, [cost(item) for _, item in asked]):
-            pass
+        self._workers.run(lambda one: work(*one), asked, [cost(item) for _, item in asked])
 
 
 def _budget(task: Task) -> int:

@@ -26,11 +26,12 @@ from fedprox.models import Model
 from fedprox.population import Population
 from fedprox.randomness import Purpose, generator, words
 from fedprox.resident import Resident
-from fedprox.runtime import Workers, compiled
+from fedprox.runtime import compiled
 from fedprox.sampling import draw_without_replacement
 from fedprox.subproblem import device_gradient
 from fedprox.theory.spectrum import Extremes, lanczos
 from fedprox.trees import Tree
+from fedprox.workers import Workers
 
 __all__ = ["Smoothness", "curvature", "dissimilarity_along", "global_curvature", "smoothness"]
 
@@ -59,12 +60,9 @@ def curvature(population: Population, model: Model, params: Tree, devices: Seque
     sizes = [population.train.size(k) for k in devices]
     workers = Workers()
     try:
-        found = dict(
-            workers.run(lambda k: hessian.extremes(int(offsets[k]), population.train.size(k)), list(devices), sizes)
-        )
+        return workers.run(lambda k: hessian.extremes(int(offsets[k]), population.train.size(k)), list(devices), sizes)
     finally:
         workers.close()
-    return [found[position] for position in range(len(devices))]
 
 
 def global_curvature(population: Population, model: Model, params: Tree) -> Extremes:

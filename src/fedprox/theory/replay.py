@@ -23,10 +23,11 @@ from fedprox.measures import Measurer, dissimilarity
 from fedprox.models import Model
 from fedprox.population import Population
 from fedprox.resident import Resident
-from fedprox.runtime import Workers, compiled
+from fedprox.runtime import compiled
 from fedprox.solvers import Solver
 from fedprox.subproblem import Subproblem, add_terms, device_gradient
 from fedprox.trees import Tree, squared_norm, to_numpy
+from fedprox.workers import Workers
 
 __all__ = ["Devices", "largest"]
 
@@ -92,8 +93,7 @@ class Devices:
             return to_numpy(self._device.solve(task, broadcast, shared).solved[1])
 
         tasks = [Task(device, budget, weight=1.0, mass=1.0) for device, budget in zip(devices, budgets, strict=True)]
-        answers = dict(self._workers.run(solve, tasks, list(budgets)))
-        return [answers[position] for position in range(len(tasks))]
+        return self._workers.run(solve, tasks, list(budgets))
 
     def inexactness(self, device: int, solution: Tree, params: Tree, mu: float) -> float:
         """Return gamma_k = ||grad h_k(w_k; w^t)|| / ||grad h_k(w^t; w^t)|| (Definition 2), exactly."""
