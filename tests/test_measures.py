@@ -11,7 +11,7 @@ from fedprox.data import synthetic
 from fedprox.data.idx import read_idx
 from fedprox.measured_sample import draw_measured
 from fedprox.measures import Measurer, dissimilarity
-from fedprox.models import Model, softmax_regression
+from fedprox.models import Model, linear_regression, softmax_regression
 from fedprox.population import Population
 from fedprox.resident import Resident
 from fedprox.workers import Workers
@@ -149,3 +149,19 @@ def test_b_is_what_bounded_variance_allows(population):
         seen.append((measured.dissimilarity, measured.gradient_variance, norm2))
     b, variance, norm2 = zip(*seen, strict=True)
     assert max(b) <= theory.dissimilarity_bound(sigma2=max(variance), epsilon=min(norm2)) * (1 + 1e-4)
+
+
+def test_gradients_beyond_all_bounds_are_no_warning_whoever_adds_them():
+    devices, samples, features = 64, 600, 60
+    rng = np.random.default_rng(0)
+    x = np.abs(rng.normal(size=(devices * samples, features))).astype(np.float32)
+    owner = np.repeat(np.arange(devices), samples)
+    y = np.where(owner // 8 % 2, 3e38, -3e38).astype(np.float32)  # +inf in one group of devices, -inf in the next
+    population = Population.from_arrays(x, y, owner, test=np.zeros(len(y), bool))
+    model, workers = linear_regression(features), Workers(2)
+    measurer = Measurer(population, Resident.of(population.train, model), model, workers)
+    try:
+        for _ in range(10):
+            assert measurer.measure(model.init(jax.random.key(0))).train_loss == math.inf
+    finally:
+        workers.close()

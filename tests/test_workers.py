@@ -1,5 +1,7 @@
 """Threads that work side by side, and ahead."""
 
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -177,3 +179,58 @@ def test_an_error_reaches_whoever_asks_for_the_item():
     with pytest.raises(OSError, match="gone"):
         next(coming)
     workers.close()
+
+
+class EmptyError(Exception):
+    """An error that counts as false."""
+
+    def __len__(self):
+        return 0
+
+
+def test_no_error_is_taken_for_none():
+    workers, both = Workers(2), threading.Barrier(2, timeout=10)
+
+    def task(item):
+        both.wait()
+        if threading.current_thread() is not threading.main_thread():
+            raise EmptyError
+
+    with pytest.raises(EmptyError):
+        workers.run(task, [1, 2], [1, 1])
+    workers.close()
+
+
+def test_closed_workers_do_everything_in_the_thread_that_asks():
+    workers = Workers(2)
+    workers.close()
+    assert workers.run(lambda item: threading.current_thread(), [1, 2], [1, 1]) == [threading.main_thread()] * 2
+    assert list(workers.ahead(iter([1, 2, 3]))) == [1, 2, 3]
+
+
+def test_python_ends_well_while_a_helper_is_within_a_program():
+    script = """
+import threading, time
+import jax, jax.numpy as jnp
+from fedprox.workers import Workers
+
+program = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda i, a: jnp.sin(a) @ a * 1e-3, x))
+x = jnp.ones((150, 150))
+program(x).block_until_ready()
+both = threading.Barrier(2, timeout=10)
+
+def task(item):
+    both.wait()
+    if threading.current_thread() is threading.main_thread():
+        raise KeyError
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        program(x).block_until_ready()
+
+try:
+    Workers(2).run(task, [1, 2], [1, 1])
+except KeyError:
+    pass
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -21,7 +21,7 @@ from fedprox.models import Model
 from fedprox.population import Samples
 from fedprox.resident import Resident, resident
 from fedprox.sample_error import Totals
-from fedprox.trees import Tree, TreeSum, to_numpy
+from fedprox.trees import Tree, TreeSum, quiet, to_numpy
 from fedprox.walk import GROUP, Places, walk_program
 from fedprox.workers import Workers
 
@@ -97,6 +97,7 @@ def take_passes(passes: Sequence[DataPass], params: Tree, workers: Workers) -> l
     costs = [rows for each in passes for rows in each.rows]
     adding = Lock()
 
+    @quiet
     def walk(task: tuple[int, int]) -> None:
         which, index = task
         answer = passes[which].walk(at, passes[which].groups[index])

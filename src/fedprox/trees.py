@@ -74,7 +74,7 @@ def squared_distance(first: Tree, second: Tree) -> float:
     """
     distance = 0.0
     for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        for part, other_part in zip(_parts(one), _parts(other), strict=True):
+        for part, other_part in zip(_parts(np.asarray(one)), _parts(np.asarray(other)), strict=True):
             distance += _squares(part - other_part)
     return distance
 

@@ -7,6 +7,7 @@ two percent of its time.
 
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from collections import deque
@@ -15,7 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import chain, islice
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 __all__ = ["Workers"]
@@ -31,13 +32,11 @@ class Workers:
     def __init__(self, count: int = 0) -> None:
         self.count = count or len(os.sched_getaffinity(0))
         self._jobs: Jobs = SimpleQueue()
-        self._helpers = [
-            Thread(target=_help, args=(self._jobs,), name=f"fedprox-{number}", daemon=True)
-            for number in range(1, self.count)
-        ]
+        self._helpers = [_Helper(self._jobs) for _ in range(1, self.count)]
         self._dismiss = weakref.finalize(self, _dismiss, self._jobs, len(self._helpers))
         for helper in self._helpers:
             helper.start()
+            _alive.add(helper)
 
     def run(self, task: Callable[[Item], Answer], items: list[Item], costs: list[int]) -> list[Answer]:
         """Return task(item) for all items; the most costly ones are begun first. A task must not call `run` itself."""
@@ -63,11 +62,12 @@ class Workers:
             ended.put(error)
 
         first = list(islice(pending, 1))  # the most costly one stays here, where idle helpers can work ahead for it
-        for _ in items[1 : self.count]:
+        for _ in zip(items[1:], self._helpers, strict=False):  # whichever are fewer
             self._jobs.put(assist)
         work(chain(first, pending))
         for _ in begun:  # whoever begins after this finds nothing to do
-            if error := ended.get():
+            error = ended.get()
+            if error is not None:
                 raise error
         return answers
 
@@ -84,16 +84,39 @@ class Workers:
             item = next(items, None) if following.cancel() else following.result()
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads. Whatever is asked for afterwards is done by the thread that asks alone."""
         self._dismiss()
         for helper in self._helpers:
-            helper.join()
+            helper.wait_for_the_end()
+        self._helpers = []
 
 
-def _help(jobs: Jobs) -> None:
-    while (job := jobs.get()) is not None:
-        job()
-        del job  # and what it holds, before the next one comes
+class _Helper(Thread):
+    """A thread that does jobs until it is dismissed."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        super().__init__(daemon=True)
+        self._jobs = jobs
+        self._is_over = Event()
+
+    def run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # and what it holds, before the next one comes
+        self._is_over.set()
+
+    def wait_for_the_end(self) -> None:
+        self._is_over.wait()  # an interrupt while `join` waits has Python take the thread for ended
+        self.join()
+
+
+_alive: weakref.WeakSet[_Helper] = weakref.WeakSet()
+
+
+@atexit.register  # a thread that is within a program when Python ends would end the process
+def _wait_for_all() -> None:
+    for helper in list(_alive):  # all have been dismissed by now: finalizers are called first
+        helper.wait_for_the_end()
 
 
 def _dismiss(jobs: Jobs, helpers: int) -> None:

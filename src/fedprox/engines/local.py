@@ -17,7 +17,7 @@ from fedprox.engines.device import Broadcast, DeviceSide, Task
 from fedprox.engines.round_answer import RoundAnswer, RoundSum
 from fedprox.resident import resident
 from fedprox.solvers import LocalProblem
-from fedprox.trees import Tree, scale
+from fedprox.trees import Tree, quiet, scale
 from fedprox.workers import Workers
 
 __all__ = ["LocalEngine"]
@@ -49,6 +49,7 @@ class LocalEngine:
         solved: list[tuple[LocalProblem, Tree] | None] = [None] * len(tasks)
         adding = Lock()
 
+        @quiet
         def solve(position: int, task: Task) -> None:
             answer = self._device.solve(task, broadcast, shared)
             given.states[position] = answer.state
@@ -76,6 +77,7 @@ class LocalEngine:
         at = resident(params)
         total, adding = RoundSum(len(tasks)), Lock()
 
+        @quiet
         def add(position: int, task: Task) -> None:
             weighted = scale(self._device.gradient(task.device, at), task.weight)
             with adding:
