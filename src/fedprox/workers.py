@@ -116,7 +116,8 @@ _alive: weakref.WeakSet[_Helper] = weakref.WeakSet()
 @atexit.register  # a thread that is within a program when Python ends would end the process
 def _wait_for_all() -> None:
     for helper in list(_alive):  # all have been dismissed by now: finalizers are called first
-        helper.wait_for_the_end()
+        if helper.is_alive():  # in a copy of the process that `fork` has made, none is
+            helper.wait_for_the_end()
 
 
 def _dismiss(jobs: Jobs, helpers: int) -> None:
