@@ -210,6 +210,8 @@ def test_closed_workers_do_everything_in_the_thread_that_asks():
 
 def test_python_ends_well_while_a_helper_is_within_a_program():
     script = """
+import weakref
+earlier = weakref.finalize(lambda: None, print)  # so that finalizers are called after what is registered later
 import threading, time
 import jax, jax.numpy as jnp
 from fedprox.workers import Workers
@@ -227,8 +229,9 @@ def task(item):
     while time.monotonic() < end:
         program(x).block_until_ready()
 
+workers, idle = Workers(2), Workers(2)  # neither is closed
 try:
-    Workers(2).run(task, [1, 2], [1, 1])
+    workers.run(task, [1, 2], [1, 1])
 except KeyError:
     pass
 """

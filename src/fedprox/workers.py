@@ -96,11 +96,11 @@ class _Helper(Thread):
 
     def __init__(self, jobs: Jobs) -> None:
         super().__init__(daemon=True)
-        self._jobs = jobs
+        self.jobs = jobs
         self._is_over = Event()
 
     def run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self.jobs.get()) is not None:
             job()
             del job  # and what it holds, before the next one comes
         self._is_over.set()
@@ -114,10 +114,12 @@ _alive: weakref.WeakSet[_Helper] = weakref.WeakSet()
 
 
 @atexit.register  # a thread that is within a program when Python ends would end the process
-def _wait_for_all() -> None:
-    for helper in list(_alive):  # all have been dismissed by now: finalizers are called first
-        if helper.is_alive():  # in a copy of the process that `fork` has made, none is
-            helper.wait_for_the_end()
+def _end_all() -> None:
+    alive = [helper for helper in _alive if helper.is_alive()]  # none is in a copy that `fork` has made
+    for helper in alive:
+        helper.jobs.put(None)  # it may have been dismissed already, or not: one more does no harm
+    for helper in alive:
+        helper.wait_for_the_end()
 
 
 def _dismiss(jobs: Jobs, helpers: int) -> None:
