@@ -32,9 +32,9 @@ from typing import get_args
 
 import numpy as np
 
-from fedprox.fixed_point import FixedPointSum
-from fedprox.sampling import Sampling, draw_cohort
-from fedprox.trees import TreeSum, scale
+from fedprox.core.fixed_point import FixedPointSum
+from fedprox.core.trees import TreeSum, scale
+from fedprox.participation.sampling import Sampling, draw_cohort
 
 WINDOW, BUFFERS, LARGEST_RANDOM = 64, 8, 1000
 WAYS = ("tree, in order", "tree, window", "tree, random", "fixed point, random")

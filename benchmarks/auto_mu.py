@@ -29,11 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tables import Cache, heading, line, machine, read_cache, save_cache, write_table
-from fedprox import recipes
-from fedprox.config import Config
-from fedprox.errors import FedProxError
-from fedprox.run_folder import read_history
-from fedprox.scheduler import Ended, Job, run_jobs
+from fedprox.config import Config, recipes
+from fedprox.core.errors import FedProxError
+from fedprox.experiments.scheduler import Ended, Job, run_jobs
+from fedprox.runs.folder import read_history
 
 DATA = ("synthetic-iid", "synthetic-0-0", "synthetic-0.5-0.5", "synthetic-1-1", "mnist", "femnist")
 LEVELS = (0.0, 0.5, 0.9)
@@ -54,7 +53,7 @@ class Setting:
         return f"{self.data} stragglers={self.stragglers} mu={mu} seed={seed}"
 
     def config(self, mu: str, seed: int) -> Config:
-        settings = recipes.settings_of(self.data)
+        settings = recipes.load_settings(self.data)
         settings["seed"] = seed
         if settings["data"]["name"].startswith("synthetic"):
             settings["data"]["seed"] = seed

@@ -27,10 +27,9 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.tables import Cache, heading, line, machine, read_cache, save_cache, write_table
-from fedprox import recipes
-from fedprox.config import CompatConfig, Config
-from fedprox.run_folder import read_history
-from fedprox.scheduler import Ended, Job, run_jobs
+from fedprox.config import CompatConfig, Config, recipes
+from fedprox.experiments.scheduler import Ended, Job, run_jobs
+from fedprox.runs.folder import read_history
 
 COMMAND = "python -m benchmarks.compat"
 STRAGGLERS = 0.9
@@ -68,7 +67,7 @@ class Case:
         return f"{self.data}; {self.compat}; {self.method}; seed {seed}"
 
     def config(self, seed: int) -> Config:
-        settings = recipes.settings_of(self.data)
+        settings = recipes.load_settings(self.data)
         settings["seed"] = settings["data"]["seed"] = seed
         settings["method"] = METHODS[self.method]
         settings["devices"] = {"stragglers": STRAGGLERS}
@@ -119,7 +118,7 @@ def _result(ended: Ended) -> dict[str, Any]:
 def _tables(cache: Cache, seeds: int) -> Iterator[str]:
     """Yield one table per data set: a row for each method and choice, with differences from the default."""
     for data, compats in DATA.items():
-        made_with = recipes.settings_of(data)["data"]
+        made_with = recipes.load_settings(data)["data"]
         yield f"Synthetic({made_with['alpha']:g},{made_with['beta']:g}), {STRAGGLERS:.0%} stragglers:"
         yield ""
         names = ("training loss", "test accuracy, %", "gradient variance")

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from jax import lax
 
+from fedprox.core.compilation import prepare
 from fedprox.models import Model, char_lstm, classifier, sentiment_lstm
-from fedprox.runtime import prepare
 from fedprox.solvers import minibatch_program, sgd
 from fedprox.solvers.solver import span
-from fedprox.subproblem import Subproblem
+from fedprox.solvers.subproblem import Subproblem
 
 BATCH = 10
 STEPS = 2  # in one turn; a short turn has a chance to run undisturbed

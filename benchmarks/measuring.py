@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.speed import c_library, mnist_like, pointer, processor, versions
+from fedprox.core.compilation import prepare
+from fedprox.core.threads import Workers
+from fedprox.core.trees import to_numpy
 from fedprox.data import synthetic
 from fedprox.measures import Measurer
 from fedprox.models import Model, linear_regression, softmax_regression
 from fedprox.population import Population
-from fedprox.resident import Resident
-from fedprox.runtime import prepare
-from fedprox.trees import to_numpy
-from fedprox.workers import Workers
+from fedprox.population.loaded_samples import LoadedSamples
 
 TURNS = 25
 OPERATIONS = 160  # of ten multiply-adds of eight numbers
@@ -60,7 +60,7 @@ def contenders(population: Population, model: Model, outputs: int) -> dict[str, 
     operations = 4 * outputs * sum(x.size for x in arrays(population))
     threads = ThreadPoolExecutor(workers.count)
     measurers = {
-        gradients: Measurer(population, Resident.of(population.train, model), model, workers, gradients=gradients)
+        gradients: Measurer(population, LoadedSamples.of(population.train, model), model, workers, gradients=gradients)
         for gradients in (True, False)
     }
     for measurer in measurers.values():

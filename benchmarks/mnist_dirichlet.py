@@ -14,10 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedprox import recipes
-from fedprox.config import Config
+from fedprox.config import Config, recipes
 from fedprox.data import load
-from fedprox.partition import by_dirichlet
+from fedprox.population.partition import by_dirichlet
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -27,7 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
-    settings = recipes.settings_of("mnist")
+    settings = recipes.load_settings("mnist")
     mnist = load(Config.from_dict(settings))
     x = np.concatenate([mnist.train.x, mnist.test.x])
     y = np.concatenate([mnist.train.y, mnist.test.y])

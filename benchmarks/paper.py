@@ -18,8 +18,8 @@ from pathlib import Path
 from fedprox.paper.experiments import EXPERIMENTS
 from fedprox.paper.protocol import SYNTHETIC
 from fedprox.paper.runs import Setting, run_missing
-from fedprox.paper.scales import scale_of
-from fedprox.saved import find_runs
+from fedprox.paper.scales import find_scale
+from fedprox.runs.reader import find_runs
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     arguments = parser.parse_args()
     curves = [curve for each in EXPERIMENTS.values() for curve in each.curves if curve.dataset in SYNTHETIC]
     with tempfile.TemporaryDirectory() as folder:
-        setting = Setting(Path(folder), scale_of("desk"), arguments.seeds)
+        setting = Setting(Path(folder), find_scale("desk"), arguments.seeds)
         started = time.perf_counter()
         count = run_missing(list(dict.fromkeys(curves)), setting, workers=arguments.workers)
         minutes = (time.perf_counter() - started) / 60

@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 import fedprox
-from fedprox import data, recipes
-from fedprox.config import Config
+from fedprox import data
+from fedprox.config import Config, recipes
+from fedprox.core.threads import Workers
 from fedprox.measures import Measurer
-from fedprox.resident import Resident
-from fedprox.workers import Workers
+from fedprox.population.loaded_samples import LoadedSamples
 
 MEASURES = ("gradient_variance", "dissimilarity")
 REPEATS = 100
@@ -24,7 +24,7 @@ REPEATS = 100
 
 def main() -> None:
     for name, devices in (("mnist", {}), ("synthetic-1-1", {"devices": 1000})):
-        settings = recipes.settings_of(name)
+        settings = recipes.load_settings(name)
         settings["data"] |= devices
         config = Config.from_dict({**settings, "rounds": 30, "measure": {"every": 30}})
         population = data.load(config)
@@ -38,11 +38,11 @@ def main() -> None:
 
 def coverage(config: Config, population: fedprox.Population, params: object, size: int) -> list[float]:
     model, workers = data.model_for(config, population), Workers(1)
-    resident = Resident.of(population.train, model)
-    whole = Measurer(population, resident, model, workers).measure(params)
+    loaded = LoadedSamples.of(population.train, model)
+    whole = Measurer(population, loaded, model, workers).measure(params)
     held = np.zeros((REPEATS, len(MEASURES)), bool)
     for seed in range(REPEATS):
-        part = Measurer(population, resident, model, workers, seed=seed, sample=size).measure(params)
+        part = Measurer(population, loaded, model, workers, seed=seed, sample=size).measure(params)
         for column, name in enumerate(MEASURES):
             interval = getattr(part, f"{name}_interval")
             held[seed, column] = interval is not None and interval.low <= getattr(whole, name) <= interval.high

@@ -27,7 +27,7 @@ PASSES, ROUNDS, CHOSEN, SAMPLES, FEATURES = 4, 40, 100, 10, 60
 
 def write(path: Path, devices: int) -> None:
     from fedprox.population import Samples
-    from fedprox.population_writer import PopulationWriter
+    from fedprox.population.writer import PopulationWriter
 
     random = np.random.default_rng(0)
     block = min(devices, 20_000)
@@ -42,13 +42,13 @@ def write(path: Path, devices: int) -> None:
 
 def measure(path: str) -> dict[str, float]:
     """Open and train; runs in a process of its own so that memory is this population's alone."""
-    from fedprox.population_folder import open_population
+    from fedprox.population.folder import open_population
 
     before, clock = _memory(), time.perf_counter()
     population = open_population(path)
     result = {"devices": population.devices, "open_seconds": time.perf_counter() - clock}
     result["open_mb"] = _memory() - before
-    from fedprox.training import train
+    from fedprox.training.loop import train
 
     for sampling in ("uniform", "proportional"):
         processor: list[float] = []
@@ -78,7 +78,7 @@ def measure(path: str) -> dict[str, float]:
 
 
 def sampling_alone(devices: int) -> dict[str, float]:
-    from fedprox.sampling import draw_cohort
+    from fedprox.participation.sampling import draw_cohort
 
     offsets = np.arange(devices + 1, dtype=np.int64) * SAMPLES
     result: dict[str, float] = {"devices": devices}

@@ -12,12 +12,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedprox import recipes
-from fedprox.config import Config
+from fedprox.config import Config, recipes
 from fedprox.data import load
-from fedprox.paper.reduced import subset_of
+from fedprox.paper.reduced import take_subset
 from fedprox.paper.scales import Subset
-from fedprox.population_writer import save_population
+from fedprox.population.writer import save_population
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -26,8 +25,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     out = parser.parse_args(arguments).out.resolve()
-    settings = recipes.settings_of("shakespeare")
-    part = subset_of(load(Config.from_dict(settings)), Subset(devices=20, share=0.005, least=8))
+    settings = recipes.load_settings("shakespeare")
+    part = take_subset(load(Config.from_dict(settings)), Subset(devices=20, share=0.005, least=8))
     save_population(part, out / "shakespeare-subset")
     settings["data"] = {"name": "population", "path": str(out / "shakespeare-subset")}
     settings["model"] = {"name": "char_lstm"}

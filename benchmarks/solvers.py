@@ -16,12 +16,12 @@ import numpy as np
 import optax
 
 from fedprox import solvers
+from fedprox.core.compilation import prepare
 from fedprox.models import softmax_regression
 from fedprox.population import Samples
-from fedprox.resident import Resident, resident
-from fedprox.runtime import prepare
+from fedprox.population.loaded_samples import LoadedSamples, to_backend
 from fedprox.solvers import LocalProblem
-from fedprox.subproblem import Subproblem
+from fedprox.solvers.subproblem import Subproblem
 
 STEPS, TURNS = 3000, 15
 
@@ -62,12 +62,12 @@ def problem(features: int) -> LocalProblem:
     y = np.argmax(x @ rng.normal(size=(features, 10)) + 5 * rng.gumbel(size=(rows, 10)), axis=1).astype(np.int32)
     samples = Samples(x, y, np.array([0, rows]))
     model = softmax_regression(features, 10)
-    anchor = resident(model.init(jax.random.key(0)))
+    anchor = to_backend(model.init(jax.random.key(0)))
     return LocalProblem(
         model=model,
-        problem=Subproblem(anchor, resident(np.float32(0.1))),
+        problem=Subproblem(anchor, to_backend(np.float32(0.1))),
         samples=samples,
-        resident=Resident.of(samples, model),
+        loaded=LoadedSamples.of(samples, model),
         device=0,
         round=1,
         seed=0,

@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 import fedprox
 from benchmarks.peers import fedjax_rounds, pfl_rounds
-from fedprox.budget import batches_of, minibatches
+from fedprox.core.threads import Workers
 from fedprox.data import synthetic
+from fedprox.participation.budget import minibatches, split_batches
 from fedprox.population import Population
-from fedprox.workers import Workers
 
 Seconds = NDArray[np.float64]  # of every round
 
@@ -72,7 +72,7 @@ class Work:
                 row["device"], row["samples"], row["steps"], row["weight"], strict=True
             ):
                 pieces = minibatches(samples, BATCH, steps, seed=0, round=row["round"], device=device, piece=1024)
-                batches = [rows for piece in pieces for rows in batches_of(piece, samples)]
+                batches = [rows for piece in pieces for rows in split_batches(piece, samples)]
                 jobs.append((device, batches, weight))
             self.jobs.append(jobs)
         self.steps = sum(len(batches) for jobs in self.jobs for _, batches, _ in jobs)

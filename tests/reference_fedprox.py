@@ -27,11 +27,11 @@ def local_solve(weight, bias, x, y, batches, learning_rate, mu):
     return weight, bias
 
 
-def round_of(weight, bias, devices, chosen, batches_of, weights, learning_rate, mu):
+def round_of(weight, bias, devices, chosen, split_batches, weights, learning_rate, mu):
     """One round: `chosen` devices solve, and the server averages with `weights`."""
     solutions = [
         local_solve(weight, bias, *devices[k], batches, learning_rate, mu)
-        for k, batches in zip(chosen, batches_of, strict=True)
+        for k, batches in zip(chosen, split_batches, strict=True)
     ]
     return (
         sum(p * solution[0] for p, solution in zip(weights, solutions, strict=True)),

@@ -22,13 +22,13 @@ from fedprox.adapters.equinox import from_equinox
 from fedprox.adapters.flax import from_linen, from_nnx
 from fedprox.adapters.scipy import scipy_solver
 from fedprox.adapters.torch import from_torch
-from fedprox.errors import ConfigError, RunError
+from fedprox.core.errors import ConfigError, RunError
+from fedprox.core.trees import to_numpy
 from fedprox.models import Model, linear_regression, mlp, softmax_regression
 from fedprox.population import Population
-from fedprox.resident import Resident, resident
+from fedprox.population.loaded_samples import LoadedSamples, to_backend
 from fedprox.solvers import LocalProblem
-from fedprox.subproblem import Subproblem
-from fedprox.trees import to_numpy
+from fedprox.solvers.subproblem import Subproblem
 
 FEATURES, CLASSES = 5, 3
 
@@ -52,11 +52,15 @@ def settings(**solver: Any) -> dict[str, Any]:
 
 def local_problem(model: Model, **changes: Any) -> LocalProblem:
     samples = population().train
-    anchor = resident(model.init(jax.random.key(0)))
+    anchor = to_backend(model.init(jax.random.key(0)))
     linear = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.01), anchor)
     fields = {"device": 1, "round": 2, "seed": 3, "budget": 11, "batch_size": 8, "learning_rate": 0.1} | changes
     return LocalProblem(
-        model, Subproblem(anchor, resident(np.float32(0.5)), linear), samples, Resident.of(samples, model), **fields
+        model,
+        Subproblem(anchor, to_backend(np.float32(0.5)), linear),
+        samples,
+        LoadedSamples.of(samples, model),
+        **fields,
     )
 
 

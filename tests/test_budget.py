@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedprox.budget import batches_of, minibatches, steps_per_epoch
-from fedprox.sampling import Cohort
-from fedprox.systems import failures, straggler_work
+from fedprox.participation.budget import minibatches, split_batches, steps_per_epoch
+from fedprox.participation.sampling import Cohort
+from fedprox.participation.stragglers import failures, straggler_work
 
 
 def drawn(samples, batch_size, steps, piece=16, epochs_at_once=0, device=0):
@@ -16,7 +16,7 @@ def drawn(samples, batch_size, steps, piece=16, epochs_at_once=0, device=0):
     ):
         assert each.rows.shape == (piece, batch_size)
         assert set(each.rows.ravel().tolist()) <= set(range(samples))  # also the fill must be rows that exist
-        batches += [rows.tolist() for rows in batches_of(each, samples)]
+        batches += [rows.tolist() for rows in split_batches(each, samples)]
     return batches
 
 

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 import fedprox
 from fedprox import theory
 from fedprox.cli import app
-from fedprox.errors import ConfigError, RunFolderError
-from fedprox.inexactness import inexactness
+from fedprox.core.errors import ConfigError, RunFolderError
 from fedprox.models import linear_regression, mlp
 from fedprox.population import Population
+from fedprox.solvers.inexactness import inexactness
 from fedprox.theory.expectation import check_decrease, uncovered
 from fedprox.theory.replay import Devices
 from fedprox.theory.trajectory import again

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 import fedprox
 from conftest import population_of
 from fedprox import methods
-from fedprox.clock import build_clock, read_profile, read_trace, write_profile
-from fedprox.clock.asking import ask, most_candidates
-from fedprox.clock.deadline import deadline_seconds
-from fedprox.clock.profiles import Profile, ProfileDevices
-from fedprox.clock.timing import Devices, samples_in, seconds_for, steps_within
 from fedprox.config import Config
-from fedprox.plan import plan_round
-from fedprox.sampling import draw_cohort
+from fedprox.methods.traffic import measure_traffic
+from fedprox.participation.clock import build_clock, read_profile, read_trace, write_profile
+from fedprox.participation.clock.availability import ask, most_candidates
+from fedprox.participation.clock.deadline import deadline_seconds
+from fedprox.participation.clock.profiles import Profile, ProfileDevices
+from fedprox.participation.clock.timing import Devices, samples_in, seconds_for, steps_within
+from fedprox.participation.sampling import draw_cohort
+from fedprox.participation.traffic import Traffic
 from fedprox.solvers import sgd
-from fedprox.traffic import Traffic, traffic_of
+from fedprox.training.plan import plan_round
 from test_limits import same_bits
 
 DAY = 86400.0
@@ -515,8 +516,8 @@ def test_the_plan_of_a_round_needs_no_run(small_population, sleepy):
     config = Config.from_dict({**PLAN, "systems": sleepy})
     result = fedprox.train(config, population=small_population)
     method = methods.build(config.method)
-    traffic = traffic_of(method, result.params, sgd(), learning_rate=0.1)
-    clock = build_clock(config, small_population.devices, method, traffic)
+    traffic = measure_traffic(method, result.params, sgd(), learning_rate=0.1)
+    clock = build_clock(config, small_population.devices, traffic)
     for before, row in zip(result.history, result.devices, strict=False):
         plan = plan_round(
             config, small_population, method, row["round"], clock=clock, now=before["simulated_seconds"]
@@ -540,12 +541,12 @@ def test_the_plan_of_a_round_needs_no_run(small_population, sleepy):
 )
 def test_what_a_method_sends(method, down, up, messages, passes):
     params = {"weight": np.zeros((3, 4), np.float32), "bias": np.zeros(3, np.float32)}
-    found = traffic_of(method, params, sgd(), learning_rate=0.1)
+    found = measure_traffic(method, params, sgd(), learning_rate=0.1)
     assert found == Traffic(60 * down, 60 * up, messages, passes)
 
 
 def test_fednova_sends_a_count_too():
-    found = traffic_of(methods.fednova(), np.zeros(5, np.float32), sgd(), learning_rate=0.1)
+    found = measure_traffic(methods.fednova(), np.zeros(5, np.float32), sgd(), learning_rate=0.1)
     assert found == Traffic(20, 28)
 
 

@@ -11,20 +11,20 @@ from typer.testing import CliRunner
 
 import fedprox
 from fedprox import theory
-from fedprox.axis import AXES, BYTES, ROUNDS, SECONDS, axis_of, common_loss, first_at, on_axis, value_at
-from fedprox.calibrate import Speed, calibrated, measure_speed
 from fedprox.cli import app
-from fedprox.clock import read_profile
-from fedprox.compare import Comparison, check_axis
 from fedprox.config import Config
-from fedprox.grouping import group_runs
-from fedprox.history import History
-from fedprox.plot import curves
+from fedprox.engines.calibration import Speed, calibrated, measure_speed
+from fedprox.experiments.compare import Comparison, check_axis
+from fedprox.participation.clock import read_profile
 from fedprox.report import write_report
 from fedprox.report.figures import axis_figures
-from fedprox.report.reach import chance, reach_of
-from fedprox.report.reach_section import reach_figure, reach_sentences, reached
-from fedprox.saved import find_runs
+from fedprox.report.plot import curves
+from fedprox.report.reached_devices import chance, count_reached
+from fedprox.report.reached_devices_section import reach_figure, reach_sentences, reached
+from fedprox.runs.curve_axis import AXES, BYTES, ROUNDS, SECONDS, common_loss, find_axis, first_at, on_axis, value_at
+from fedprox.runs.history import History
+from fedprox.runs.reader import find_runs
+from fedprox.runs.seed_groups import group_runs
 
 
 def history(seconds, losses, accuracies=None):
@@ -64,9 +64,9 @@ def test_runs_are_put_on_one_axis_as_far_as_the_shortest_goes():
 def test_the_loss_that_all_reach():
     assert common_loss([FAST, SLOW]) == 1.0
     assert common_loss([FAST, history([0, 1], [3.0, None])]) is None
-    assert axis_of("bytes") is BYTES
+    assert find_axis("bytes") is BYTES
     with pytest.raises(fedprox.FedProxError, match=r"`--x` must be one of rounds, seconds, bytes; got 'tme'"):
-        axis_of("tme")
+        find_axis("tme")
 
 
 def test_a_comparison_at_equal_time():
@@ -171,7 +171,7 @@ SUMMARY = {"devices": 4, "train_samples": 100}  # device 3, with 40 samples, was
 
 
 def test_who_was_reached_counted_by_hand(tmp_path):
-    reach = reach_of(write_run(tmp_path / "run", ROWS, SUMMARY))
+    reach = count_reached(write_run(tmp_path / "run", ROWS, SUMMARY))
     assert reach.device.tolist() == [0, 1, 2]
     assert reach.asked.tolist() == [2, 2, 2]
     assert reach.finished.tolist() == [2, 1, 0]
@@ -194,7 +194,7 @@ def test_who_was_reached_counted_by_hand(tmp_path):
 
 def test_with_draws_by_p_k_the_target_is_p_k(tmp_path):
     run = write_run(tmp_path / "run", ROWS, SUMMARY, devices={"sampling": "proportional"})
-    lean = reach_of(run).asked_lean
+    lean = count_reached(run).asked_lean
     assert lean.distance == pytest.approx((abs(1 / 3 - 0.1) + abs(1 / 3 - 0.2) + abs(1 / 3 - 0.3) + 0.4) / 2)
     assert lean.by_chance == pytest.approx(sum(chance(6, q) for q in (0.1, 0.2, 0.3, 0.4)) / 6 / 2)
 
@@ -207,7 +207,7 @@ def test_unbiased_sampling_is_as_far_away_as_chance_says(tmp_path):
         for number in range(1, 41):
             devices = random.choice(20, 5, replace=False).tolist()
             rows.append(round_of(number, devices, [False] * 5, [True] * 5, [0.2] * 5))
-        reach = reach_of(write_run(tmp_path / str(attempt), rows, {"devices": 20, "train_samples": 2100}))
+        reach = count_reached(write_run(tmp_path / str(attempt), rows, {"devices": 20, "train_samples": 2100}))
         distances.append(reach.asked_lean.distance)
         expected = reach.asked_lean.by_chance
         assert reach.speed_correlation() is None  # everybody finished
@@ -242,7 +242,7 @@ def test_the_figures_hold_the_numbers(tmp_path):
 def test_a_real_run_is_reported(tmp_path):
     settings = {"rounds": 6, "solver": {"epochs": 3}, "systems": {"model": "clock", "deadline": "q0.5"}}
     fedprox.train({**settings, "method": {"name": "fedavg"}}, out=tmp_path / "run")
-    reach = reach_of(fedprox.load_run(tmp_path / "run"))
+    reach = count_reached(fedprox.load_run(tmp_path / "run"))
     assert reach.asked.sum() == 60
     assert reach.finished.sum() == reach.merged.sum() == 30
     assert reach.weight.sum() == pytest.approx(1)

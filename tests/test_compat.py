@@ -13,22 +13,22 @@ import fedprox
 import reference_fedprox as reference
 from conftest import population_of
 from fedprox.config import CompatConfig, Config, with_overrides
+from fedprox.core.errors import ConfigError, RunFolderError
+from fedprox.core.threads import Workers
 from fedprox.data import load, synthetic, synthetic_iid
-from fedprox.errors import ConfigError, RunFolderError
-from fedprox.evaluate import data_settings, evaluate
 from fedprox.measures import Measurer
 from fedprox.models import Model, softmax_regression
+from fedprox.participation.sampling import Cohort
+from fedprox.participation.stragglers import straggler_work
 from fedprox.population import Population
-from fedprox.resident import Resident
-from fedprox.sampling import Cohort
-from fedprox.systems import straggler_work
+from fedprox.population.loaded_samples import LoadedSamples
+from fedprox.runs.evaluate import data_settings, evaluate
 from fedprox.theory.trajectory import again
-from fedprox.workers import Workers
 
 ROOT = Path(__file__).parents[1]
 
 
-def config_of(**compat):
+def build_config(**compat):
     return Config.from_dict({"compat": compat})
 
 
@@ -60,7 +60,7 @@ def test_the_split_keeps_a_tenth_or_a_fifth_for_testing(name):
 
 
 def test_the_samples_are_the_same_however_they_are_split():
-    fifth, tenth = load(config_of()), load(config_of(split="released"))
+    fifth, tenth = load(build_config()), load(build_config(split="released"))
     for device in range(3):
         samples = [
             np.concatenate([population.train.of(device)[0], population.test.of(device)[0]])
@@ -137,7 +137,7 @@ def test_a_run_with_two_epochs_leaves_stragglers_one():
 
 def measured(population, params, model=None, weighted=False):
     model = model or softmax_regression(population.shape[0], population.classes)
-    measurer = Measurer(population, Resident.of(population.train, model), model, Workers(1), weighted=weighted)
+    measurer = Measurer(population, LoadedSamples.of(population.train, model), model, Workers(1), weighted=weighted)
     return measurer.measure(params)
 
 
@@ -193,7 +193,7 @@ def test_only_what_is_measured_changes():
 
 
 def test_the_theorems_keep_their_masses():
-    assert again(config_of(dissimilarity="released"), 3).compat.weighted
+    assert again(build_config(dissimilarity="released"), 3).compat.weighted
 
 
 # configs and run folders
@@ -238,7 +238,7 @@ def test_a_run_folder_carries_the_setting(tmp_path):
     assert tomllib.loads((out / "config.toml").read_text())["compat"]["split"] == "released"
     own = evaluate(out)  # on the run's own division of its data
     assert own["test_accuracy"] == pytest.approx(result.history[-1]["test_accuracy"])
-    assert sum(row["test_samples"] for row in own["devices"]) == len(load(config_of(split="released")).test)
+    assert sum(row["test_samples"] for row in own["devices"]) == len(load(build_config(split="released")).test)
     with pytest.raises(RunFolderError, match=r"resume must not change `compat.split`"):
         fedprox.train({**plan, "rounds": 2, "compat": {}}, out=out, resume=True)
     longer = fedprox.train({**plan, "rounds": 2}, out=out, resume=True)

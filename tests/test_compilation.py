@@ -6,17 +6,17 @@ import pytest
 
 import fedprox
 from fedprox.config import SolverConfig
+from fedprox.measures.pass_program import walk_program
 from fedprox.models import softmax_regression
 from fedprox.population import Population
-from fedprox.resident import Resident
+from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.solvers import Stepwise, build, minibatch_program
-from fedprox.walk import walk_program
 
 
 def test_nothing_is_compiled_again_when_sizes_epochs_mu_or_learning_rate_change(small_population):
     model = softmax_regression(small_population.shape[0], small_population.classes)
     local = minibatch_program(model, build(SolverConfig()), 7)  # a batch size that no other test uses
-    measure = walk_program(model, Resident.of(small_population.train, model).block)
+    measure = walk_program(model, LoadedSamples.of(small_population.train, model).block)
     before = measure._cache_size()
     for epochs, mu, rate, stragglers in ((1, 0.0, 0.1, 0.0), (3, 0.5, 0.2, 0.5), (5, 1.0, 0.01, 0.9)):
         result = fedprox.train(

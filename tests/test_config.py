@@ -3,8 +3,8 @@ import tomllib
 import pytest
 
 from fedprox.config import Config, with_overrides
-from fedprox.errors import ConfigError
-from fedprox.recipes import names, settings_of
+from fedprox.config.recipes import load_settings, names
+from fedprox.core.errors import ConfigError
 
 
 def test_defaults_are_the_contract():
@@ -93,7 +93,7 @@ def test_overrides_read_toml_and_fall_back_to_text():
 
 
 def test_another_method_leaves_behind_what_the_recipe_says_of_its_own():
-    recipe = settings_of("synthetic-1-1")
+    recipe = load_settings("synthetic-1-1")
     assert with_overrides(recipe, ["method.name=fedavg"])["method"] == {"name": "fedavg"}
     assert with_overrides(recipe, ["method.name=feddane"])["method"] == {"name": "feddane", "mu": 1.0}
     for given in (["method.mu=1", "method.name=fedavg"], ["method.name=fedavg", "method.mu=1"]):
@@ -110,6 +110,6 @@ def test_the_settings_given_are_not_changed():
 def test_every_recipe_is_valid():
     assert {"synthetic-1-1", "synthetic-0-0", "synthetic-0.5-0.5", "synthetic-iid"} <= set(names())
     for name in names():
-        Config.from_dict({key: value for key, value in settings_of(name).items() if key != "compare"})
+        Config.from_dict({key: value for key, value in load_settings(name).items() if key != "compare"})
     with pytest.raises(ConfigError, match="did you mean `synthetic-1-1`"):
-        settings_of("synthetic-1")
+        load_settings("synthetic-1")

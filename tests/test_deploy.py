@@ -20,6 +20,7 @@ import pytest
 import fedprox
 from fedprox import data
 from fedprox.config import Config
+from fedprox.core.trees import flatten_names
 from fedprox.deploy.client import Device
 from fedprox.deploy.device_data import DeviceData
 from fedprox.deploy.keys import write_keys
@@ -27,8 +28,7 @@ from fedprox.deploy.messages import Instruction
 from fedprox.deploy.new_project import write_project
 from fedprox.deploy.trial import Trial
 from fedprox.models import softmax_regression
-from fedprox.run_folder import is_running
-from fedprox.trees import flatten_names
+from fedprox.runs.folder import is_running
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found through /proc")
 

@@ -24,11 +24,14 @@ from fedprox import solvers
 from fedprox.adapters.torch import from_torch
 from fedprox.cli import app
 from fedprox.config import Config, SolverConfig
+from fedprox.core.errors import ConfigError, DataError, RunError
+from fedprox.core.trees import flatten_names
 from fedprox.deploy import server
 from fedprox.deploy.client import Device
 from fedprox.deploy.deadline import Deadline, TimedProblem
 from fedprox.deploy.device_data import DeviceData
 from fedprox.deploy.keys import write_keys
+from fedprox.deploy.message_exchange import Post
 from fedprox.deploy.messages import (
     Evaluation,
     Instruction,
@@ -38,20 +41,17 @@ from fedprox.deploy.messages import (
     read_array,
 )
 from fedprox.deploy.new_project import write_project
-from fedprox.deploy.post import Post
-from fedprox.deploy.replies import reason_to_refuse
+from fedprox.deploy.reply_checks import reason_to_refuse
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.settings import check_deployable, project_settings, run_settings
-from fedprox.errors import ConfigError, DataError, RunError
 from fedprox.models import linear_regression, softmax_regression
-from fedprox.resident import Resident, resident, scalar
-from fedprox.subproblem import Subproblem
-from fedprox.trees import flatten_names
+from fedprox.population.loaded_samples import LoadedSamples, scalar, to_backend
+from fedprox.solvers.subproblem import Subproblem
 
 POPULATION = population_of([24, 24, 24, 24], test=3)
 
 
-def config_of(**sections):
+def build_config(**sections):
     """A federation of four small devices; all sizes are equal, so that programs are compiled once."""
     settings = {
         "rounds": 3,
@@ -81,9 +81,9 @@ def local_problem(kind, budget, batch_size=5, **more):
     params = {"weight": np.zeros((3, 5), np.float32), "bias": np.zeros(3, np.float32)}
     return kind(
         model=model,
-        problem=Subproblem(resident(params), scalar(0.5)),
+        problem=Subproblem(to_backend(params), scalar(0.5)),
         samples=data.samples,
-        resident=Resident.of(data.population.train, model),
+        loaded=LoadedSamples.of(data.population.train, model),
         device=1,
         round=4,
         seed=0,
@@ -157,7 +157,7 @@ def zeros():
 
 
 def test_a_device_that_is_cut_off_says_so_and_returns_what_it_has():
-    own = device(config_of(measure={"gamma": True}))
+    own = device(build_config(measure={"gamma": True}))
     assert not own.work(Instruction(1, zeros(), None, 1, 0.5, 7, 0.0)).stopped_by_time  # and everything is compiled
     work = own.work(Instruction(1, zeros(), None, 1, 0.5, 10**9, 0.5))
     assert work.stopped_by_time
@@ -169,7 +169,7 @@ def test_a_device_that_is_cut_off_says_so_and_returns_what_it_has():
 
 
 def test_a_device_reports_the_gamma_and_the_loss_that_a_simulation_measures(small_population):
-    config = config_of(rounds=1, measure={"gamma": True}, devices={"per_round": 4})
+    config = build_config(rounds=1, measure={"gamma": True}, devices={"per_round": 4})
     simulated = fedprox.train(config, population=POPULATION)
     for position, number in enumerate(simulated.devices[0]["device"]):
         budget = simulated.devices[0]["budget"][position]
@@ -181,7 +181,7 @@ def test_a_device_reports_the_gamma_and_the_loss_that_a_simulation_measures(smal
 
 def test_a_device_refuses_the_work_of_another():
     with pytest.raises(WrongMessageError, match="the message is for device 2; this is device 1"):
-        device(config_of()).work(Instruction(2, zeros(), None, 1, 0.5, 7, 0.0))
+        device(build_config()).work(Instruction(2, zeros(), None, 1, 0.5, 7, 0.0))
 
 
 def test_a_device_holds_only_its_own_samples_under_its_own_number():
@@ -195,7 +195,7 @@ def test_a_device_holds_only_its_own_samples_under_its_own_number():
 
 def test_a_regression_has_no_accuracy():
     data = DeviceData.from_arrays(0, np.eye(4), np.array([1.0, 2.0, 3.0, 4.0]), test=[0, 0, 0, 1])
-    said = Device(config_of(measure={"dissimilarity": False}), linear_regression(4), data)
+    said = Device(build_config(measure={"dissimilarity": False}), linear_regression(4), data)
     model = {name: np.asarray(value) for name, value in flatten_names(said._like).items()}
     report = said.evaluate(type("Asked", (), {"params": model})())
     back = Evaluation.from_records(report.to_records())
@@ -316,7 +316,7 @@ def test_no_limit_on_the_norm_where_none_is_set():
     ],
 )
 def test_a_federation_takes_the_same_path_as_the_simulation(method, sampling, tmp_path, monkeypatch):
-    config = config_of(measure={"gamma": True}, devices={"stragglers": 0.5, "sampling": sampling})
+    config = build_config(measure={"gamma": True}, devices={"stragglers": 0.5, "sampling": sampling})
     config = Config.from_dict({**config.to_dict(), "method": method})
     result = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
     simulated = fedprox.train(config, population=POPULATION)
@@ -335,7 +335,7 @@ def test_a_federation_takes_the_same_path_as_the_simulation(method, sampling, tm
 def test_a_pytorch_device_takes_the_same_path_as_the_simulation_and_keeps_the_deadline(tmp_path, monkeypatch):
     module = torch.nn.Linear(5, 3)
     model, solver = from_torch(module)
-    config = config_of(rounds=2, devices={"per_round": 4})
+    config = build_config(rounds=2, devices={"per_round": 4})
     grid = FakeGrid(config, POPULATION, model=model, solver=solver)
     result = run(config, grid, tmp_path / "run", monkeypatch, solver=solver)
     simulated = fedprox.train(config, population=POPULATION, model=model, solver=solver)
@@ -350,14 +350,14 @@ def test_a_pytorch_device_takes_the_same_path_as_the_simulation_and_keeps_the_de
 
 def test_a_certificate_can_be_had_for_a_real_run(tmp_path, monkeypatch):
     sections = {"rounds": 2, "data": {"name": "synthetic_iid", "devices": 2}, "deploy": {"devices": 2}}
-    config = config_of(**sections, devices={"per_round": 2, "sampling": "proportional"}, measure={"gamma": True})
+    config = build_config(**sections, devices={"per_round": 2, "sampling": "proportional"}, measure={"gamma": True})
     run(config, FakeGrid(config), tmp_path / "run", monkeypatch)
     result = CliRunner().invoke(app, ["theory", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
 
 
 def test_the_speeds_of_a_real_run_are_a_trace_for_the_clock(tmp_path, monkeypatch):
-    config = config_of(devices={"per_round": 4})
+    config = build_config(devices={"per_round": 4})
     run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
     systems = {"model": "clock", "trace": str(tmp_path / "run" / "trace.jsonl"), "deadline": 1e6}
     simulated = fedprox.train({**config.to_dict(), "systems": systems}, population=POPULATION)
@@ -366,7 +366,7 @@ def test_the_speeds_of_a_real_run_are_a_trace_for_the_clock(tmp_path, monkeypatc
 
 
 def test_a_resumed_server_ends_where_an_undisturbed_one_does(tmp_path, monkeypatch):
-    config = config_of(checkpoint={"every": 1})
+    config = build_config(checkpoint={"every": 1})
     config = Config.from_dict({**config.to_dict(), "method": {"name": "scaffold"}})
     whole = run(config, FakeGrid(config, POPULATION), tmp_path / "whole", monkeypatch)
 
@@ -394,7 +394,7 @@ def test_partial_work_is_merged_by_fedprox_and_dropped_by_fedavg(tmp_path, monke
         return replace(answer, steps=1, stopped_by_time=True) if device == 1 and hasattr(asked, "budget") else answer
 
     for method, is_kept in (({"name": "fedprox"}, True), ({"name": "fedavg"}, False)):
-        settings = {**config_of(rounds=1, devices={"per_round": 4}).to_dict(), "method": method}
+        settings = {**build_config(rounds=1, devices={"per_round": 4}).to_dict(), "method": method}
         config = Config.from_dict(settings)
         [row] = run(config, FakeGrid(config, POPULATION, slow), tmp_path / method["name"], monkeypatch).devices
         at = row["device"].index(1)
@@ -412,7 +412,7 @@ def test_bad_late_and_missing_replies_are_left_out_and_recorded(tmp_path, monkey
             return replace(answer, params={name: array * np.nan for name, array in answer.params.items()})
         return Error(code=2, reason="out of memory") if device == 2 else answer
 
-    config = config_of(rounds=2, devices={"per_round": 4}, deploy={"deadline": 5.0, "grace": 5.0})
+    config = build_config(rounds=2, devices={"per_round": 4}, deploy={"deadline": 5.0, "grace": 5.0})
     grid = FakeGrid(config, POPULATION, behave, delays={(103, "1"): 12.0})  # device 3 is late in round 1
     result = run(config, grid, tmp_path / "run", monkeypatch)
     first, second = result.devices
@@ -440,7 +440,7 @@ def test_a_round_with_too_few_replies_is_repeated_and_given_up_in_the_end(tmp_pa
                 return Error(code=2, reason="asleep")
         return answer
 
-    config = config_of(rounds=2, deploy={"min_replies": 2})
+    config = build_config(rounds=2, deploy={"min_replies": 2})
     result = run(config, FakeGrid(config, POPULATION, fails_twice), tmp_path / "run", monkeypatch)
     assert [len(row.get("repeated", [])) for row in result.devices] == [0, 2]
     assert tries[:3] == tries[3:6] == tries[6:9]  # the same devices again
@@ -453,7 +453,7 @@ def test_a_round_with_too_few_replies_is_repeated_and_given_up_in_the_end(tmp_pa
 
 
 def test_a_node_that_is_offline_is_not_waited_for(tmp_path, monkeypatch):
-    config = config_of(rounds=1, devices={"per_round": 4}, deploy={"deadline": 60.0})
+    config = build_config(rounds=1, devices={"per_round": 4}, deploy={"deadline": 60.0})
     grid = FakeGrid(config, POPULATION)
 
     def leaves(device, asked, answer):
@@ -477,7 +477,7 @@ def test_an_array_that_cannot_be_read_costs_its_device_the_round_and_nobody_else
         records["arrays"]["bias"] = Array("float32", (3,), "numpy.ndarray", bad)
         return records
 
-    config = config_of(rounds=1, devices={"per_round": 4})
+    config = build_config(rounds=1, devices={"per_round": 4})
     [row] = run(config, FakeGrid(config, POPULATION, garbage), tmp_path / "run", monkeypatch).devices
     at = row["device"].index(1)
     assert row["problem"][at].startswith("refused: an array of shape (-1, -3)")
@@ -490,7 +490,7 @@ def test_a_device_whose_time_was_up_before_its_first_step_adds_nothing(tmp_path,
             return answer
         return replace(answer, params=asked.params, steps=0, stopped_by_time=True)
 
-    config = config_of(rounds=1, devices={"per_round": 4})
+    config = build_config(rounds=1, devices={"per_round": 4})
     [row] = run(config, FakeGrid(config, POPULATION, too_slow), tmp_path / "run", monkeypatch).devices
     at = row["device"].index(1)
     assert (row["weight"][at], row["problem"][at]) == (0, "the time was up before its first step")
@@ -498,7 +498,7 @@ def test_a_device_whose_time_was_up_before_its_first_step_adds_nothing(tmp_path,
 
 
 def test_late_replies_are_in_the_record_of_the_round_in_which_they_come(tmp_path, monkeypatch):
-    config = config_of(rounds=3, devices={"per_round": 4}, deploy={"deadline": 5.0, "grace": 5.0})
+    config = build_config(rounds=3, devices={"per_round": 4}, deploy={"deadline": 5.0, "grace": 5.0})
     # device 3 answers the first round while the others measure, who take a second for it
     delays = {(103, "1"): 10.5, (100, "1"): 1.0}
     grid = FakeGrid(config, POPULATION, delays=delays)
@@ -511,7 +511,7 @@ def test_that_nobody_can_be_reached_says_nothing_of_the_model(tmp_path, monkeypa
     def silent(device, asked, answer):
         return Error(2, "asleep") if isinstance(answer, Evaluation) and grid.clock.now() < 1 else answer
 
-    config = config_of(rounds=2, stop={"diverged": True})
+    config = build_config(rounds=2, stop={"diverged": True})
     grid = FakeGrid(config, POPULATION, silent, delays={(100, "1"): 2.0, (101, "1"): 2.0, (102, "1"): 2.0})
     result = run(config, grid, tmp_path / "run", monkeypatch)
     assert result.summary["ended"] == "finished"
@@ -525,7 +525,7 @@ def test_reports_that_cannot_be_true_are_not_counted(tmp_path, monkeypatch):
         lies = {0: {"train_loss": math.nan}, 1: {"train_samples": 10**6}, 2: {"train_accuracy": 7.0}}
         return replace(answer, **lies.get(device, {}))
 
-    config = config_of(rounds=1)
+    config = build_config(rounds=1)
     result = run(config, FakeGrid(config, POPULATION, behave), tmp_path / "run", monkeypatch)
     assert result.history.column("measured_devices") == [1, 1]
     assert result.history[0]["train_loss"] == pytest.approx(math.log(3), rel=1e-6)
@@ -535,7 +535,7 @@ def test_reports_that_cannot_be_true_are_not_counted(tmp_path, monkeypatch):
 
 
 def test_devices_that_do_not_join_are_named(tmp_path, monkeypatch):
-    config = config_of(deploy={"join_seconds": 20.0})
+    config = build_config(deploy={"join_seconds": 20.0})
     grid = FakeGrid(config, POPULATION)
     grid.online.discard(102)
     with pytest.raises(RunError, match=r"all 4 devices must join within 20 seconds .*; device 2 has not"):
@@ -543,7 +543,7 @@ def test_devices_that_do_not_join_are_named(tmp_path, monkeypatch):
 
 
 def test_two_nodes_cannot_be_the_same_device():
-    config, clock = config_of(), Clock()
+    config, clock = build_config(), Clock()
     grid = FakeGrid(config, POPULATION, lambda device, asked, answer: replace(answer, device=min(device, 2)))
     grid.clock = clock
     roster = Roster(3, Post(grid, clock.now, clock.sleep), clock.now, clock.sleep)
@@ -560,7 +560,7 @@ def test_two_nodes_cannot_be_the_same_device():
 
 
 def test_a_node_that_did_not_answer_is_asked_again_while_a_device_is_missing():
-    config, clock = config_of(), Clock()
+    config, clock = build_config(), Clock()
     asleep = {2}
     grid = FakeGrid(config, POPULATION, lambda device, asked, answer: None if device in asleep else answer)
     grid.clock = clock
@@ -575,7 +575,7 @@ def test_a_node_that_did_not_answer_is_asked_again_while_a_device_is_missing():
 
 @pytest.mark.parametrize("claim", [{"train_samples": 2**31}, {"test_samples": 2**62}, {"train_samples": 0}])
 def test_a_number_of_samples_that_nobody_has_is_turned_away(claim):
-    config, clock = config_of(), Clock()
+    config, clock = build_config(), Clock()
     grid = FakeGrid(
         config, POPULATION, lambda device, asked, answer: replace(answer, **claim) if device == 1 else answer
     )
@@ -586,7 +586,7 @@ def test_a_number_of_samples_that_nobody_has_is_turned_away(claim):
 
 
 def test_a_number_beyond_the_population_is_turned_away():
-    config, clock = config_of(), Clock()
+    config, clock = build_config(), Clock()
     grid = FakeGrid(config, POPULATION)
     grid.clock = clock
     roster = Roster(2, Post(grid, clock.now, clock.sleep), clock.now, clock.sleep)
@@ -606,7 +606,7 @@ def test_a_number_beyond_the_population_is_turned_away():
 )
 def test_what_real_devices_cannot_do_is_refused(sections, words):
     with pytest.raises(ConfigError, match=words):
-        check_deployable(config_of(**sections))
+        check_deployable(build_config(**sections))
 
 
 def test_settings_come_from_the_app_and_the_run(tmp_path):

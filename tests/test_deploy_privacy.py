@@ -8,23 +8,23 @@ import pytest
 import fedprox
 from fake_federation import FakeGrid
 from fedprox.config import Config
+from fedprox.core.errors import ConfigError, RunFolderError
+from fedprox.core.trees import flatten_names
 from fedprox.deploy import merge as merging
 from fedprox.deploy.messages import Instruction
 from fedprox.deploy.settings import check_deployable
-from fedprox.errors import ConfigError, RunFolderError
 from fedprox.privacy import Accountant
-from fedprox.trees import flatten_names
-from test_deploy_parts import POPULATION, config_of, run
+from test_deploy_parts import POPULATION, build_config, run
 
 PLAIN = {"dissimilarity": False}
 
 
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_clipping_takes_the_same_path_as_the_simulation(where, tmp_path, monkeypatch):
-    config = config_of(privacy={"clip": 0.05, "where": where}, measure=PLAIN)
+    config = build_config(privacy={"clip": 0.05, "where": where}, measure=PLAIN)
     result = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
     simulated = fedprox.train(config, population=POPULATION)
-    unclipped = fedprox.train(config_of(measure=PLAIN), population=POPULATION)
+    unclipped = fedprox.train(build_config(measure=PLAIN), population=POPULATION)
     for name, expected in simulated.params.items():
         # a device that clips sends w^t plus its update, and what is left of the update is rounded once more
         np.testing.assert_allclose(result.params[name], expected, atol=1e-6)
@@ -35,7 +35,7 @@ def test_clipping_takes_the_same_path_as_the_simulation(where, tmp_path, monkeyp
 
 @pytest.mark.parametrize(("where", "sent"), [("client", True), ("server", False)])
 def test_who_clips_before_an_update_leaves_the_device(where, sent):
-    config = config_of(privacy={"clip": 0.05, "where": where}, measure=PLAIN)
+    config = build_config(privacy={"clip": 0.05, "where": where}, measure=PLAIN)
     grid = FakeGrid(config, POPULATION)
     device = grid.devices[101]
     anchor = flatten_names(fedprox.train({**config.to_dict(), "rounds": 1}, population=POPULATION).params)
@@ -45,7 +45,7 @@ def test_who_clips_before_an_update_leaves_the_device(where, sent):
 
 
 def test_noise_is_the_systems_and_epsilon_is_counted(tmp_path, monkeypatch):
-    config = config_of(privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN)
+    config = build_config(privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN)
     runs = [run(config, FakeGrid(config, POPULATION), tmp_path / str(turn), monkeypatch) for turn in (0, 1)]
     assert not np.array_equal(runs[0].params["weight"], runs[1].params["weight"])  # though the seed is the same
     spent = Accountant(devices=4, per_round=3, noise_multiplier=3.0, delta=1e-5)
@@ -59,7 +59,7 @@ def test_the_server_adds_what_the_devices_have_not(tmp_path, monkeypatch):
         merging.merge.__wrapped__, "__defaults__", (lambda count: drawn.append(count) or np.zeros(count),)
     )
     for where, replies, expected in (("client", 3, 0), ("client", 2, 18), ("server", 3, 18)):
-        config = config_of(rounds=1, privacy={"clip": 0.05, "noise_multiplier": 3.0, "where": where}, measure=PLAIN)
+        config = build_config(rounds=1, privacy={"clip": 0.05, "noise_multiplier": 3.0, "where": where}, measure=PLAIN)
         missing = {1, 2, 3, 0} if replies == 2 else set()
 
         def behave(device, asked, answer, missing=missing):
@@ -74,7 +74,7 @@ def test_the_server_adds_what_the_devices_have_not(tmp_path, monkeypatch):
 
 
 def test_what_is_taken_again_is_counted_again(tmp_path, monkeypatch):
-    config = config_of(privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN, checkpoint={"every": 1})
+    config = build_config(privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN, checkpoint={"every": 1})
 
     def dies(device, asked, answer):
         if isinstance(asked, Instruction) and asked.round == 3:
@@ -90,7 +90,7 @@ def test_what_is_taken_again_is_counted_again(tmp_path, monkeypatch):
 
 
 def test_what_was_sent_out_must_be_on_record(tmp_path, monkeypatch):
-    config = config_of(rounds=2, privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN)
+    config = build_config(rounds=2, privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN)
     run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
     (tmp_path / "run" / "released.json").write_text('{"rounds": 1}')
     longer = Config.from_dict({**config.to_dict(), "rounds": 3})
@@ -99,7 +99,7 @@ def test_what_was_sent_out_must_be_on_record(tmp_path, monkeypatch):
 
 
 def test_the_number_of_devices_stays_as_it_was(tmp_path, monkeypatch):
-    config = config_of(rounds=1, privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN)
+    config = build_config(rounds=1, privacy={"clip": 0.05, "noise_multiplier": 3.0}, measure=PLAIN)
     run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
     more = Config.from_dict({**config.to_dict(), "rounds": 2, "deploy": {"devices": 40}})
     with pytest.raises(RunFolderError, match=r"resume must not change `deploy.devices`"):
@@ -107,7 +107,7 @@ def test_the_number_of_devices_stays_as_it_was(tmp_path, monkeypatch):
 
 
 def test_a_limit_that_the_noise_alone_goes_beyond_is_refused(tmp_path, monkeypatch):
-    config = config_of(
+    config = build_config(
         privacy={"clip": 0.05, "noise_multiplier": 100.0, "where": "client"}, measure=PLAIN, deploy={"max_norm": 1.0}
     )
     with pytest.raises(ConfigError, match=r"`deploy.max_norm` must be 0 or at least \d+ .*; got 1"):
@@ -117,7 +117,7 @@ def test_a_limit_that_the_noise_alone_goes_beyond_is_refused(tmp_path, monkeypat
 @pytest.mark.parametrize("key", ["dissimilarity", "gamma"])
 def test_devices_that_do_not_trust_the_server_do_not_send_it_gradients(key):
     measure = {"dissimilarity": False, key: True}
-    config = config_of(privacy={"clip": 0.05, "noise_multiplier": 3.0, "where": "client"}, measure=measure)
+    config = build_config(privacy={"clip": 0.05, "noise_multiplier": 3.0, "where": "client"}, measure=measure)
     with pytest.raises(ConfigError, match=f"`measure.{key}` must be false with `privacy.where` = 'client'"):
         check_deployable(config)
     check_deployable(Config.from_dict({**config.to_dict(), "privacy": {}}))

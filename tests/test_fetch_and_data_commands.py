@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedprox.cli import app
+from fedprox.core.errors import DataError
 from fedprox.data import read_arrow, read_iterator
 from fedprox.data.fetch import fetch
 from fedprox.data.sources import File, Need, Source
-from fedprox.errors import DataError
 from fedprox.population import Population
-from fedprox.population_writer import save_population
+from fedprox.population.writer import save_population
 
 CONTENT = bytes(range(256)) * 40_000
 

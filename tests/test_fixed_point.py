@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedprox.fixed_point import FixedPointSum
+from fedprox.core.fixed_point import FixedPointSum
 
 
 def replies_of(count, seed=0, size=(3, 5)):

@@ -9,80 +9,29 @@ import pytest
 
 import fedprox
 
-# From the ground up: a part imports only from parts that stand before it.
-ORDER = [
-    "errors",
+# From the ground up: a layer imports only from layers that stand before it. CONTRIBUTING.md prints the same order.
+LAYERS = [
+    "core",
     "config",
-    "recipes",
-    "randomness",
-    "runtime",
-    "workers",
-    "trees",
-    "fixed_point",
     "models",
     "population",
-    "population_folder",
-    "population_writer",
-    "partition",
     "data",
-    "sampling",
-    "budget",
-    "systems",
-    "subproblem",
-    "resident",
-    "inexactness",
+    "participation",
     "solvers",
     "methods",
-    "traffic",
-    "clock",
-    "solver_choice",
-    "mu",
     "privacy",
-    "engines",
-    "student",
-    "measured_sample",
-    "sample_error",
-    "walk",
-    "data_pass",
     "measures",
-    "stopping",
-    "history",
-    "axis",
-    "files",
-    "run_folder",
-    "words",
-    "notebook",
-    "result",
-    "plan",
-    "rows",
-    "initial",
-    "state",
-    "journal",
+    "engines",
+    "runs",
     "training",
-    "calibrate",
+    "experiments",
+    "report",
     "adapters",
     "deploy",
-    "saved",
-    "grouping",
-    "evaluate",
-    "export",
-    "trackers",
-    "signals",
-    "scheduler",
-    "worker",
-    "compare",
-    "suite",
-    "sweep",
-    "tune",
-    "plot",
-    "heterogeneity",
-    "display",
-    "watch",
-    "report",
-    "doctor",
     "theory",
     "conformance",
     "paper",
+    "doctor",
     "cli",
     "__main__",
 ]
@@ -96,15 +45,23 @@ def parts_imported(path):
             yield from [inner[0]] if inner else [name.name for name in node.names]
 
 
-def test_every_part_imports_only_from_parts_above_it():
+def test_every_layer_imports_only_from_layers_above_it():
     wrong = [
-        f"{path.relative_to(SOURCE)} imports {imported}"
+        f"{path.relative_to(SOURCE)} must not import from fedprox.{imported}, a layer below its own"
         for path in SOURCE.rglob("*.py")
-        if (part := path.relative_to(SOURCE).parts[0].removesuffix(".py")) != "__init__"
+        if (layer := path.relative_to(SOURCE).parts[0].removesuffix(".py")) != "__init__"
         for imported in parts_imported(path)
-        if imported not in ("__version__", part) and ORDER.index(imported) > ORDER.index(part)
+        if imported not in ("__version__", layer) and LAYERS.index(imported) > LAYERS.index(layer)
     ]
     assert wrong == []
+
+
+def test_the_layout_shows_the_layers():
+    listed = {path.name.removesuffix(".py") for path in SOURCE.iterdir() if path.suffix in ("", ".py")}
+    assert listed - {"__init__", "__pycache__"} == set(LAYERS)
+    text = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
+    places = [text.index(f"`{layer}`") for layer in LAYERS if layer != "__main__"]
+    assert places == sorted(places), "CONTRIBUTING.md must print the layers in the order of LAYERS"
 
 
 def modules():

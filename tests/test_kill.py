@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import fedprox
-from fedprox.run_folder import is_running
+from fedprox.runs.folder import is_running
 
 KILLS = int(os.environ.get("FEDPROX_KILLS", "6"))
 TIMES = ("seconds", "solve_seconds", "measure_seconds")

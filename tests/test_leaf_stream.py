@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedprox.core.errors import DataError
 from fedprox.data.json_stream import open_json
 from fedprox.data.leaf import read_leaf
 from fedprox.data.shakespeare import ALPHABET
-from fedprox.errors import DataError
 from shared_data import real
 
 

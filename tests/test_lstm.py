@@ -10,7 +10,7 @@ from jax import lax
 
 import fedprox
 from fedprox import models
-from fedprox.errors import ConfigError, DataError
+from fedprox.core.errors import ConfigError, DataError
 from fedprox.models import char_lstm, mean_gradient, sentiment_lstm
 from fedprox.models.lstm import init_layer, last_hidden
 from fedprox.population import Population

@@ -7,20 +7,20 @@ import pytest
 import reference_fedprox as reference
 from conftest import population_of
 from fedprox import theory
+from fedprox.core.threads import Workers
 from fedprox.data import synthetic
 from fedprox.data.idx import read_idx
-from fedprox.measured_sample import draw_measured
 from fedprox.measures import Measurer, dissimilarity
+from fedprox.measures.measured_sample import draw_measured
 from fedprox.models import Model, linear_regression, softmax_regression
 from fedprox.population import Population
-from fedprox.resident import Resident
-from fedprox.workers import Workers
+from fedprox.population.loaded_samples import LoadedSamples
 from shared_data import real
 
 
 def measurer_of(population, model=None, **options):
     model = model or softmax_regression(population.shape[0], population.classes)
-    return Measurer(population, Resident.of(population.train, model), model, Workers(1), **options)
+    return Measurer(population, LoadedSamples.of(population.train, model), model, Workers(1), **options)
 
 
 def some_params(population, seed=0):
@@ -159,7 +159,7 @@ def test_gradients_beyond_all_bounds_are_no_warning_whoever_adds_them():
     y = np.where(owner // 8 % 2, 3e38, -3e38).astype(np.float32)  # +inf in one group of devices, -inf in the next
     population = Population.from_arrays(x, y, owner, test=np.zeros(len(y), bool))
     model, workers = linear_regression(features), Workers(2)
-    measurer = Measurer(population, Resident.of(population.train, model), model, workers)
+    measurer = Measurer(population, LoadedSamples.of(population.train, model), model, workers)
     try:
         for _ in range(10):
             assert measurer.measure(model.init(jax.random.key(0))).train_loss == math.inf

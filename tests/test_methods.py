@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprox.config import METHOD_KEYS, Config
-from fedprox.errors import ConfigError
-from fedprox.files import read_tensors
+from fedprox.core.errors import ConfigError
+from fedprox.core.files import read_tensors
 from fedprox.methods import build, fedadam, feddyn, scaffold
 from fedprox.methods.gradient_count import gradient_count
 from fedprox.models import Model
 from fedprox.models import build as build_model
 from fedprox.population import Population
 from fedprox.solvers import Stepwise, sgd
-from fedprox.training import train
+from fedprox.training.loop import train
 from reference_methods import DROPS_STRAGGLERS, final_models
 
 METHODS = tuple(METHOD_KEYS)
@@ -285,16 +285,16 @@ def test_feddyn_with_the_right_duals_does_not_leave_the_optimum(least_squares, t
         x, y = population.train.of(device)
         return x.T @ (x @ start - y) / len(y)
 
+    from fedprox.core.threads import Workers
     from fedprox.engines import Broadcast, DeviceSide, LocalEngine, Task
-    from fedprox.resident import Resident
-    from fedprox.workers import Workers
+    from fedprox.population.loaded_samples import LoadedSamples
 
     side = DeviceSide(
         model=model,
         method=method,
-        solver_of=lambda device: sgd(),
+        solver_for=lambda device: sgd(),
         samples=population.train,
-        resident=Resident.of(population.train, model),
+        loaded=LoadedSamples.of(population.train, model),
         seed=0,
         batch_size=0,
         learning_rate=RATE,
@@ -302,7 +302,7 @@ def test_feddyn_with_the_right_duals_does_not_leave_the_optimum(least_squares, t
     duals = [gradient(device) for device in range(4)]
     assert max(np.abs(dual).max() for dual in duals) > 0.1
     tasks = [Task(k, 10, float(population.masses[k]), float(population.masses[k]), duals[k]) for k in range(4)]
-    answer = LocalEngine(side, Workers(1)).solve(tasks, Broadcast(1, start, (), method.mu(0.0)))
+    answer = LocalEngine(side, Workers(1)).solve(tasks, Broadcast(1, start, (), method.subproblem_mu(0.0)))
     params, h = method.merge(np.zeros_like(start), start, answer.averaged, answer.summed)
     np.testing.assert_allclose(params, optimum, atol=1e-5)
     np.testing.assert_allclose(h, 0, atol=1e-6)

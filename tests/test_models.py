@@ -8,8 +8,8 @@ import pytest
 import fedprox
 import reference_fedprox as reference
 from fedprox import models
+from fedprox.core.errors import ConfigError
 from fedprox.data import synthetic
-from fedprox.errors import ConfigError
 from fedprox.models import mean_gradient, products
 from fedprox.population import Population, Samples
 

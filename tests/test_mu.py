@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedprox
-from fedprox import mu
 from fedprox.config import Config, MethodConfig
-from fedprox.errors import ConfigError
-from fedprox.mu import AdaptiveMu, AutoMu, ConstantMu, Signals
+from fedprox.core.errors import ConfigError
+from fedprox.methods import mu
+from fedprox.methods.mu import AdaptiveMu, AutoMu, ConstantMu, Signals
 
 LEARNING_RATE = 0.01
 NAN = float("nan")

@@ -7,8 +7,8 @@ import pytest
 
 import fedprox
 from fedprox.config import SolverConfig
+from fedprox.runs.stopping import Outcome
 from fedprox.solvers import build, opaque, sgd, svrg
-from fedprox.stopping import Outcome
 
 
 def outcome_of(losses):

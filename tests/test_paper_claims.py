@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from fedprox.history import History
 from fedprox.paper.claims import CLAIMS
 from fedprox.paper.evidence import Evidence, at_most, compare, level, roughness, series, side, within
 from fedprox.paper.experiments import EXPERIMENTS, Curve
@@ -13,6 +12,7 @@ from fedprox.paper.headline import ending, headline, headline_lines, mean_improv
 from fedprox.paper.intervals import Interval, combined, interval
 from fedprox.paper.protocol import SYNTHETIC
 from fedprox.paper.verdicts import FAILS, HOLDS, NOT_TESTED, PARTLY, judged
+from fedprox.runs.history import History
 
 ROUNDS = 21
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from fedprox.config import Config
+from fedprox.core.errors import DataError
 from fedprox.data import femnist, load, mnist, paper_model, sent140, shakespeare
 from fedprox.data.idx import read_idx
 from fedprox.data.plays import parse_plays
 from fedprox.data.sources import SOURCES, find, population_path
 from fedprox.data.table1 import PAPER, Statistics, nearest_draw, statistics
 from fedprox.data.word_vectors import read_vectors
-from fedprox.errors import DataError
-from fedprox.population_folder import open_population, read_manifest
+from fedprox.population.folder import open_population, read_manifest
 from shared_data import FOLDER, real
 
 

@@ -8,52 +8,52 @@ import pytest
 
 from conftest import population_of
 from fedprox.config import Config
-from fedprox.errors import ConfigError, DataError
+from fedprox.core.errors import ConfigError, DataError
 from fedprox.paper.experiments import EXPERIMENTS, Curve
-from fedprox.paper.make import make, names_of, overview
+from fedprox.paper.make import list_names, make, overview
 from fedprox.paper.protocol import DATASETS
-from fedprox.paper.reduced import reduced_folder, subset_of, write_reduced
+from fedprox.paper.reduced import reduced_folder, take_subset, write_reduced
 from fedprox.paper.remaining import Remaining
-from fedprox.paper.runs import Setting, config_hash, config_of, expected_seconds, jobs_of
-from fedprox.paper.scales import SCALES, Subset, scale_of
-from fedprox.population_folder import open_population
-from fedprox.training import train
+from fedprox.paper.runs import Setting, build_config, build_jobs, config_hash, expected_seconds
+from fedprox.paper.scales import SCALES, Subset, find_scale
+from fedprox.population.folder import open_population
+from fedprox.training.loop import train
 
 
 def setting_of(scale="desk", out="somewhere", seeds=None):
-    return Setting(Path(out), scale_of(scale), seeds)
+    return Setting(Path(out), find_scale(scale), seeds)
 
 
 def jobs_of_all(setting):
-    return jobs_of([curve for each in EXPERIMENTS.values() for curve in each.curves], setting)
+    return build_jobs([curve for each in EXPERIMENTS.values() for curve in each.curves], setting)
 
 
 def test_the_name_of_a_run_stays():
     """Runs that exist are found again: a change of these values throws away everybody's runs."""
     assert config_hash(Config()) == "e4c1dc319527"
-    assert config_hash(config_of(Curve("mnist", mu=1.0, stragglers=0.9), 3, setting_of())) == "ad9b7c719bc4"
+    assert config_hash(build_config(Curve("mnist", mu=1.0, stragglers=0.9), 3, setting_of())) == "ad9b7c719bc4"
 
 
 def test_the_name_of_a_run_depends_on_what_is_computed_alone():
     curve = Curve("shakespeare", stragglers=0.5)
-    config = config_of(curve, 0, setting_of())
+    config = build_config(curve, 0, setting_of())
     same = {**config.to_dict(), "engine": {"workers": 7}, "checkpoint": {"every": 3}}
     assert config_hash(Config.from_dict(same)) == config_hash(config)
-    assert config_hash(config_of(curve, 0, setting_of(out="elsewhere"))) == config_hash(config)
+    assert config_hash(build_config(curve, 0, setting_of(out="elsewhere"))) == config_hash(config)
     others = [
-        config_of(curve, 1, setting_of()),
-        config_of(curve, 0, setting_of("full")),
-        config_of(replace(curve, stragglers=0.9), 0, setting_of()),
-        config_of(replace(curve, method="fedavg", mu=None), 0, setting_of()),
-        config_of(replace(curve, mu=0.001), 0, setting_of()),
+        build_config(curve, 1, setting_of()),
+        build_config(curve, 0, setting_of("full")),
+        build_config(replace(curve, stragglers=0.9), 0, setting_of()),
+        build_config(replace(curve, method="fedavg", mu=None), 0, setting_of()),
+        build_config(replace(curve, mu=0.001), 0, setting_of()),
     ]
     assert len({config_hash(each) for each in (config, *others)}) == 6
 
 
 def test_fedavg_without_stragglers_is_the_run_of_fedprox_with_mu_0():
     fedavg, fedprox = Curve("synthetic-1-1", "fedavg", None), Curve("synthetic-1-1")
-    assert len(jobs_of([fedavg, fedprox], setting_of())) == 5
-    assert len(jobs_of([replace(fedavg, stragglers=0.5), replace(fedprox, stragglers=0.5)], setting_of())) == 10
+    assert len(build_jobs([fedavg, fedprox], setting_of())) == 5
+    assert len(build_jobs([replace(fedavg, stragglers=0.5), replace(fedprox, stragglers=0.5)], setting_of())) == 10
     settings = {"rounds": 2, "method": {"name": "fedavg"}}
     histories = [train(each).history for each in (settings, {"rounds": 2})]
     assert histories[0].column("train_loss") == histories[1].column("train_loss")
@@ -68,7 +68,7 @@ def test_figures_of_the_same_experiment_share_all_runs(one, other):
 def test_the_protocol_is_the_papers():
     setting = setting_of("full")
     found = {
-        name: config_of(Curve(name, mu=each.best_mu), 0, setting)
+        name: build_config(Curve(name, mu=each.best_mu), 0, setting)
         for name, each in DATASETS.items()
         if name in ("synthetic-1-1", "mnist", "femnist", "shakespeare", "sent140")
     }
@@ -83,7 +83,7 @@ def test_the_protocol_is_the_papers():
 
 def test_the_adaptive_rule_starts_where_it_hurts():
     starts = {
-        name: config_of(Curve(name, mu="adaptive"), 0, setting_of()).method.mu_initial
+        name: build_config(Curve(name, mu="adaptive"), 0, setting_of()).method.mu_initial
         for name in ("synthetic-iid", "synthetic-0-0", "synthetic-1-1")
     }
     assert starts == {"synthetic-iid": 1.0, "synthetic-0-0": 0.0, "synthetic-1-1": 0.0}
@@ -98,12 +98,12 @@ def test_every_run_of_every_scale_is_a_config():
 def test_desk_is_expected_to_take_less_than_ninety_minutes_on_two_cores():
     setting = setting_of("desk")
     assert sum(expected_seconds(job, setting.scale) for job in jobs_of_all(setting)) / 2 < 90 * 60
-    assert [row["name"] for row in overview(setting)] == [*names_of("all"), "all"]
+    assert [row["name"] for row in overview(setting)] == [*list_names("all"), "all"]
     assert overview(setting)[-1]["left"] == 447
 
 
 def test_every_reduction_is_said():
-    desk = scale_of("desk")
+    desk = find_scale("desk")
     assert desk.of("mnist").sentence("MNIST") == ""
     sentence = desk.of("sent140").sentence("Sent140")
     assert sentence == "Sent140: 10 rounds, 40 devices, 15% of the samples of each (at least 8)."
@@ -111,7 +111,7 @@ def test_every_reduction_is_said():
 
 def test_a_part_of_a_population_keeps_devices_unequal():
     whole = population_of([10, 40, 200, 30, 60, 80], test=12)
-    part = subset_of(whole, Subset(devices=4, share=0.25, least=5))
+    part = take_subset(whole, Subset(devices=4, share=0.25, least=5))
     names = [whole.name(device) for device in range(6)]
     for device in range(part.devices):
         original = names.index(part.name(device))
@@ -121,21 +121,21 @@ def test_a_part_of_a_population_keeps_devices_unequal():
         rows = {row.tobytes() for row in whole.train.of(original)[0]}
         assert all(row.tobytes() in rows for row in part.train.of(device)[0])
     assert part.classes == whole.classes
-    again = subset_of(whole, Subset(devices=4, share=0.25, least=5))
+    again = take_subset(whole, Subset(devices=4, share=0.25, least=5))
     assert np.array_equal(part.train.x, again.train.x)
-    other = subset_of(whole, Subset(devices=4, share=0.25, least=5), seed=1)
+    other = take_subset(whole, Subset(devices=4, share=0.25, least=5), seed=1)
     assert part.train.x.shape != other.train.x.shape or not np.array_equal(part.train.x, other.train.x)
 
 
 def test_a_smaller_population_is_written_once(tmp_path):
     folder = reduced_folder(tmp_path, "mnist", "smoke")
-    write_reduced("mnist", scale_of("smoke").of("mnist"), folder)
+    write_reduced("mnist", find_scale("smoke").of("mnist"), folder)
     before = (folder / "manifest.json").stat().st_mtime_ns
-    write_reduced("mnist", scale_of("smoke").of("mnist"), folder)
+    write_reduced("mnist", find_scale("smoke").of("mnist"), folder)
     assert (folder / "manifest.json").stat().st_mtime_ns == before
     assert open_population(folder).devices == 12
     with pytest.raises(DataError, match=r"smoke must hold 'femnist: 2 rounds, synthetic data in its place.'"):
-        write_reduced("femnist", scale_of("smoke").of("femnist"), folder)
+        write_reduced("femnist", find_scale("smoke").of("femnist"), folder)
 
 
 def test_what_is_left_follows_the_pace():
@@ -150,11 +150,11 @@ def test_what_is_left_follows_the_pace():
 
 def test_bad_names_are_refused():
     with pytest.raises(ConfigError, match=r"NAME must be list, all or one of table1.*did you mean `figure1`"):
-        names_of("figur1")
+        list_names("figur1")
     with pytest.raises(
         ConfigError, match="`--scale` must be one of smoke, desk, full; got 'dusk'; did you mean `desk`"
     ):
-        scale_of("dusk")
+        find_scale("dusk")
 
 
 def test_data_that_are_missing_are_said_to_be_before_anything_runs(tmp_path, monkeypatch):

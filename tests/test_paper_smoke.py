@@ -14,8 +14,8 @@ from fedprox.paper.experiments import EXPERIMENTS, Curve
 from fedprox.paper.results import Results
 from fedprox.paper.results_page import results_page
 from fedprox.paper.runs import Setting, config_hash
-from fedprox.paper.scales import scale_of
-from fedprox.saved import load_run
+from fedprox.paper.scales import find_scale
+from fedprox.runs.reader import load_run
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def everything(tmp_path_factory):
     out = tmp_path_factory.mktemp("paper")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDPROX_DATA", str(out / "no-data"))
-        yield out, invoke("all", out), Results(Setting(out, scale_of("smoke")))
+        yield out, invoke("all", out), Results(Setting(out, find_scale("smoke")))
 
 
 def invoke(name, out, *more):
@@ -91,7 +91,7 @@ def test_the_page_is_written_again_from_run_folders(everything, tmp_path):
 def test_the_page_may_lie_elsewhere_than_the_figures(everything, tmp_path):
     out, _, _ = everything
     page = tmp_path / "docs" / "results.md"
-    text = results_page(Results(Setting(out, scale_of("smoke"))), "paper")
+    text = results_page(Results(Setting(out, find_scale("smoke"))), "paper")
     assert "](paper/figure1.png)" in text
     made = invoke("table1", out, "--figures", str(tmp_path / "docs" / "paper"), "--page", str(page))
     assert made["files"] == [str(tmp_path / "docs" / "paper" / name) for name in ("table1.csv", "table1.json")]
@@ -101,7 +101,7 @@ def test_the_page_may_lie_elsewhere_than_the_figures(everything, tmp_path):
 
 def test_curves_with_a_missing_seed_are_not_compared(everything):
     out, _, results = everything
-    three = Results(Setting(out, scale_of("smoke"), 3))
+    three = Results(Setting(out, find_scale("smoke"), 3))
     assert len(three.runs(Curve("synthetic-1-1"))) == 2
     assert three.histories(Curve("synthetic-1-1")) == []
     assert len(results.histories(Curve("synthetic-1-1"))) == 2

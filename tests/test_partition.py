@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedprox import partition
-from fedprox.errors import ConfigError, DataError
+from fedprox.core.errors import ConfigError, DataError
+from fedprox.population import partition
 
 Y = np.repeat(np.arange(10), 100)
 

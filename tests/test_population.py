@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from conftest import population_of
+from fedprox.core.errors import DataError
+from fedprox.core.randomness import Purpose, generator
 from fedprox.data import read_leaf, read_npz, synthetic, synthetic_iid
-from fedprox.errors import DataError
 from fedprox.population import Population, split
-from fedprox.randomness import Purpose, generator
 
 
 def test_rows_are_grouped_by_device_in_the_order_given():

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedprox.errors import DataError
+from fedprox.core.errors import DataError
 from fedprox.population import Population, Samples
-from fedprox.population_folder import open_population, read_manifest, verify_population
-from fedprox.population_writer import PopulationWriter, save_population
+from fedprox.population.folder import open_population, read_manifest, verify_population
+from fedprox.population.writer import PopulationWriter, save_population
 
 
 def _population(sizes=(3, 1, 2), tests=(1, 0, 2), extras=None):
@@ -157,7 +157,7 @@ def test_a_large_population_opens_at_once_and_in_little_memory(tmp_path):
             writer.add_block([str(begin + k) for k in range(20_000)], one, none)
     code = (
         "import resource, sys, time\n"
-        "from fedprox.population_folder import open_population\n"
+        "from fedprox.population.folder import open_population\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "clock = time.process_time()\n"
         "assert open_population(sys.argv[1]).name(199_999) == '199999'\n"

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 import fedprox
 from conftest import population_of
 from fedprox.config import Config
-from fedprox.errors import ConfigError, FedProxError
+from fedprox.core.errors import ConfigError, FedProxError
+from fedprox.core.randomness import Purpose, generator
+from fedprox.core.trees import difference, squared_norm, to_numpy
 from fedprox.methods import Method, Reply
-from fedprox.mu import AutoMu
+from fedprox.methods.mu import AutoMu
 from fedprox.privacy import Accountant, Mechanism, clip, seeded_normals, system_normals, with_noise
-from fedprox.randomness import Purpose, generator
 from fedprox.report import write_report
-from fedprox.trees import difference, squared_norm, to_numpy
 
 PLAN = {"rounds": 3, "seed": 5, "solver": {"epochs": 2}, "devices": {"per_round": 4}}
 NOISY = {"clip": 0.5, "noise_multiplier": 0.8, "delta": 1e-3}

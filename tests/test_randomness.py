@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedprox
-from fedprox.randomness import Purpose, generator, words
+from fedprox.core.randomness import Purpose, generator, words
 from test_limits import same_bits
 
 PLAN = {

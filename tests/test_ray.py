@@ -26,14 +26,14 @@ from safetensors.numpy import load_file
 
 import fedprox
 from conftest import population_of
-from fedprox.engines.device import Task
+from fedprox.core.errors import ConfigError, DataError, RunError
+from fedprox.engines.device_side import Task
+from fedprox.engines.ray.actor_pool import Call, Pool
 from fedprox.engines.ray.chunks import chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
-from fedprox.engines.ray.pool import Call, Pool
-from fedprox.engines.ray.states import Origin, RemoteState, States
-from fedprox.errors import ConfigError, DataError, RunError
-from fedprox.population_folder import open_population
-from fedprox.population_writer import save_population
+from fedprox.engines.ray.device_states import Origin, RemoteState, States
+from fedprox.population.folder import open_population
+from fedprox.population.writer import save_population
 from fedprox.solvers import opaque
 from in_process_ray import InProcessRay, ObjectLostError, Reference, cluster_of
 
@@ -461,7 +461,7 @@ def test_last_words_outlive_an_interrupt_of_the_whole_group():
 def last_words_before(end):
     program = f"""
 import os, signal, time
-from fedprox.engines.ray.last_words import LastWords
+from fedprox.engines.ray.exit_message import LastWords
 words = LastWords("a sentence")
 {end}
 """

@@ -6,7 +6,7 @@ import pytest
 import fedprox
 import reference_fedprox as reference
 from conftest import population_of
-from fedprox.budget import batches_of, minibatches
+from fedprox.participation.budget import minibatches, split_batches
 
 
 def start(population):
@@ -68,7 +68,7 @@ def test_mini_batches_stragglers_and_both_samplings(method, sampling, epochs):
         batches = []
         for i, k in zip(kept, chosen, strict=True):
             pieces = minibatches(row["samples"][i], 4, row["steps"][i], seed=3, round=row["round"], device=k, piece=16)
-            batches.append([rows for piece in pieces for rows in batches_of(piece, row["samples"][i])])
+            batches.append([rows for piece in pieces for rows in split_batches(piece, row["samples"][i])])
             assert len(batches[-1]) == row["steps"][i] == row["budget"][i]
         if kept:
             weights = [row["weight"][i] for i in kept]

@@ -10,11 +10,11 @@ import pytest
 
 import fedprox
 from fedprox.config import Config
-from fedprox.grouping import group_runs, labels
 from fedprox.report import verdict, write_report
 from fedprox.report.figures import curve_figures, fairness_figure, fairness_rows, time_figure
 from fedprox.report.participation import participation
-from fedprox.saved import find_runs, load_run, nested
+from fedprox.runs.reader import find_runs, load_run, nested
+from fedprox.runs.seed_groups import group_runs, labels
 
 
 def write_run(path: Path, settings: dict, losses: list, accuracies: list, **summary: object) -> None:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedprox.engines.round_answer import RoundSum
-from fedprox.trees import TreeSum
+from fedprox.core.trees import TreeSum
+from fedprox.engines.outcome import RoundSum
 
 
 def tree_sum(values):

@@ -7,9 +7,9 @@ from safetensors.numpy import load_file
 
 import fedprox
 from fedprox.config import Config
-from fedprox.errors import ConfigError, FedProxError, RunFolderError
-from fedprox.files import read_tensors, write_tensors
-from fedprox.run_folder import RunFolder, read_history, read_summary
+from fedprox.core.errors import ConfigError, FedProxError, RunFolderError
+from fedprox.core.files import read_tensors, write_tensors
+from fedprox.runs.folder import RunFolder, read_history, read_summary
 
 PLAN = {
     "rounds": 6,

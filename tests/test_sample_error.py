@@ -5,13 +5,13 @@ import pytest
 
 from conftest import population_of
 from fedprox import train
-from fedprox.measured_sample import draw_measured
+from fedprox.core.student_t import t_quantile
+from fedprox.core.threads import Workers
 from fedprox.measures import Measurer
+from fedprox.measures.measured_sample import draw_measured
+from fedprox.measures.sample_error import Interval, Totals, interval
 from fedprox.models import softmax_regression
-from fedprox.resident import Resident
-from fedprox.sample_error import Interval, Totals, interval
-from fedprox.student import t_quantile
-from fedprox.workers import Workers
+from fedprox.population.loaded_samples import LoadedSamples
 
 
 def variance(mean_norm2, norm2_of_mean):
@@ -73,13 +73,13 @@ def test_intervals_cover_the_value_of_all_devices():
     random = np.random.default_rng(3)
     population = population_of((random.lognormal(2, 1, 240).astype(int) + 3).tolist(), test=0)
     model = softmax_regression(population.shape[0], population.classes)
-    resident, workers = Resident.of(population.train, model), Workers(1)
+    loaded, workers = LoadedSamples.of(population.train, model), Workers(1)
     weight = random.normal(size=(population.classes, population.shape[0])).astype(np.float32)
     params = {"bias": np.zeros(population.classes, np.float32), "weight": weight}
-    whole = Measurer(population, resident, model, workers).measure(params)
+    whole = Measurer(population, loaded, model, workers).measure(params)
     hits = np.zeros((2, 100), bool)
     for seed in range(100):
-        part = Measurer(population, resident, model, workers, seed=seed, sample=60).measure(params)
+        part = Measurer(population, loaded, model, workers, seed=seed, sample=60).measure(params)
         for row, name in enumerate(("gradient_variance", "dissimilarity")):
             found = getattr(part, f"{name}_interval")
             hits[row, seed] = found.low <= getattr(whole, name) <= found.high

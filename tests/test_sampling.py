@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedprox.errors import ConfigError
-from fedprox.sampling import Cohort, check_sampling, draw_cohort, draw_without_replacement, merge_weights
+from fedprox.core.errors import ConfigError
+from fedprox.participation.sampling import Cohort, check_sampling, draw_cohort, draw_without_replacement, merge_weights
 
 
 def offsets_of(sizes):
@@ -52,7 +52,7 @@ def test_proportional_frequencies_follow_the_masses():
 
 def test_a_round_of_ten_million_devices_costs_no_more_than_one_of_a_hundred(monkeypatch):
     # counted, not timed: K words, and bisection that touches log2(N) offsets for each draw
-    import fedprox.sampling as module
+    import fedprox.participation.sampling as module
 
     asked = []
     real = module.words

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 import fedprox
 from fedprox.cli import app
+from fedprox.core.threads import Workers
 from fedprox.data import synthetic
-from fedprox.evaluate import evaluate, predict
-from fedprox.export import export
-from fedprox.notebook import curve_svg
-from fedprox.run_folder import RunFolder
-from fedprox.watch import follow, sparkline, states
-from fedprox.workers import Workers
+from fedprox.report.watch import follow, sparkline, states
+from fedprox.runs.evaluate import evaluate, predict
+from fedprox.runs.export import export
+from fedprox.runs.folder import RunFolder
+from fedprox.runs.notebook_view import curve_svg
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_a_run_made_on_a_cluster_is_evaluated_here_on_all_cores(
         counts.append(count)
         return Workers(count)
 
-    monkeypatch.setattr("fedprox.evaluate.Workers", workers)
+    monkeypatch.setattr("fedprox.runs.evaluate.Workers", workers)
     assert evaluate(tmp_path / "run")["devices"] == evaluate(run)["devices"]
     assert counts == [0, 0]
 

@@ -6,27 +6,27 @@ import time
 
 import pytest
 
-from fedprox.compare import Comparison, collect, plan, variant
 from fedprox.config import Config
-from fedprox.errors import ConfigError, DataError, RunError, RunFolderError
-from fedprox.history import History
-from fedprox.scheduler import Ended, Job, run_jobs
+from fedprox.core.errors import ConfigError, DataError, RunError, RunFolderError
+from fedprox.experiments.compare import Comparison, collect, plan, variant
+from fedprox.experiments.scheduler import Ended, Job, run_jobs
+from fedprox.runs.history import History
 
 QUICK = {"rounds": 2, "solver": {"epochs": 1}, "data": {"devices": 12}}
 
 
-def jobs_of(tmp_path, *settings):
+def build_jobs(tmp_path, *settings):
     return [Job(str(i), Config.from_dict({**QUICK, **extra}), tmp_path / str(i)) for i, extra in enumerate(settings)]
 
 
 def workers_running():
     """The ids of the worker processes that this process has started and that still run."""
-    command = ["pgrep", "-P", str(os.getpid()), "-f", "fedprox.worker"]
+    command = ["pgrep", "-P", str(os.getpid()), "-f", "fedprox.experiments.run_process"]
     return [int(line) for line in subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()]
 
 
 def test_results_come_in_the_order_of_the_jobs_and_a_failure_costs_one_job_alone(tmp_path):
-    jobs = jobs_of(tmp_path, {}, {"devices": {"per_round": 99}}, {"seed": 1})
+    jobs = build_jobs(tmp_path, {}, {"devices": {"per_round": 99}}, {"seed": 1})
     events = []
     ended = run_jobs(jobs, workers=2, on_event=events.append)
     assert [end.job.name for end in ended] == ["0", "1", "2"]
@@ -38,7 +38,7 @@ def test_results_come_in_the_order_of_the_jobs_and_a_failure_costs_one_job_alone
 
 
 def test_only_input_that_is_to_blame_for_every_failure_is_called_bad_input(tmp_path):
-    good, one, other = jobs_of(tmp_path, {}, {}, {})
+    good, one, other = build_jobs(tmp_path, {}, {}, {})
     bad = [Ended(job, error="x must be numbers; got str", kind="DataError") for job in (one, other)]
     with pytest.raises(DataError, match=r"^x must be numbers; got str$"):
         collect(bad)
@@ -51,12 +51,15 @@ def test_only_input_that_is_to_blame_for_every_failure_is_called_bad_input(tmp_p
 
 
 def test_a_process_that_is_killed_costs_its_job_alone(tmp_path):
-    jobs = jobs_of(tmp_path, {"rounds": 100000}, {})
+    jobs = build_jobs(tmp_path, {"rounds": 100000}, {})
 
     def kill_the_long_one(event):
         if event.job.name == "0" and event.round == 3:
             found = subprocess.run(
-                ["pgrep", "-P", str(os.getpid()), "-f", "fedprox.worker"], capture_output=True, text=True, check=True
+                ["pgrep", "-P", str(os.getpid()), "-f", "fedprox.experiments.run_process"],
+                capture_output=True,
+                text=True,
+                check=True,
             )
             os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
 
@@ -71,7 +74,7 @@ def test_an_interrupt_stops_the_jobs_and_leaves_no_process_behind(tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run_jobs(jobs_of(tmp_path, {"rounds": 100000}), workers=1, on_event=interrupt)
+        run_jobs(build_jobs(tmp_path, {"rounds": 100000}), workers=1, on_event=interrupt)
     assert workers_running() == []
     assert '"stopped"' in (tmp_path / "0" / "summary.json").read_text()
 
@@ -92,9 +95,9 @@ def seen(monkeypatch):
             running.discard(job.name)
         return Ended(job, summary={})
 
-    monkeypatch.setattr("fedprox.scheduler._run", run)
-    monkeypatch.setattr("fedprox.scheduler._start", lambda line, running: subprocess.Popen(["true"]))
-    monkeypatch.setattr("fedprox.scheduler._end", lambda process: process.wait())
+    monkeypatch.setattr("fedprox.experiments.scheduler._run", run)
+    monkeypatch.setattr("fedprox.experiments.scheduler._start", lambda line, running: subprocess.Popen(["true"]))
+    monkeypatch.setattr("fedprox.experiments.scheduler._end", lambda process: process.wait())
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     return workers, at_a_time
 
@@ -102,21 +105,21 @@ def seen(monkeypatch):
 def test_runs_on_ray_keep_their_actors_and_go_one_after_another(tmp_path, seen):
     workers, at_a_time = seen
     on_ray = [{"engine": {"name": "ray", "workers": count}} for count in (0, 300, 7)]
-    run_jobs(jobs_of(tmp_path, *on_ray, {}))
+    run_jobs(build_jobs(tmp_path, *on_ray, {}))
     assert workers == {"0": 0, "1": 300, "2": 7, "3": 8}
     assert max(at_a_time) == 1
 
 
 def test_runs_on_ray_go_side_by_side_if_that_is_asked_for(tmp_path, seen):
     workers, at_a_time = seen
-    run_jobs(jobs_of(tmp_path, *[{"engine": {"name": "ray", "workers": 20}}] * 4), workers=2)
+    run_jobs(build_jobs(tmp_path, *[{"engine": {"name": "ray", "workers": 20}}] * 4), workers=2)
     assert set(workers.values()) == {20}
     assert max(at_a_time) == 2
 
 
 def test_local_runs_share_the_cores(tmp_path, seen):
     workers, at_a_time = seen
-    run_jobs(jobs_of(tmp_path, {}, {}))
+    run_jobs(build_jobs(tmp_path, {}, {}))
     assert set(workers.values()) == {4}
     assert max(at_a_time) == 2
 

@@ -16,15 +16,15 @@ from jax.flatten_util import ravel_pytree
 
 from fedprox import solvers
 from fedprox.config import Config, SolverConfig
-from fedprox.errors import ConfigError
+from fedprox.core.compilation import is_plain_arithmetic, needs_its_first
+from fedprox.core.errors import ConfigError
+from fedprox.core.trees import to_numpy
 from fedprox.models import linear_regression, mlp, softmax_regression
 from fedprox.population import Samples
-from fedprox.resident import Resident, resident
-from fedprox.runtime import is_plain_arithmetic, needs_its_first
+from fedprox.population.loaded_samples import LoadedSamples, to_backend
 from fedprox.solvers import LocalProblem
-from fedprox.solvers.stepwise import piece_of
-from fedprox.subproblem import Subproblem
-from fedprox.trees import to_numpy
+from fedprox.solvers.stepwise import steps_per_call
+from fedprox.solvers.subproblem import Subproblem
 
 SIZES = [37, 1, 64, 8]
 FEATURES, CLASSES, BATCH = 6, 3, 5
@@ -48,7 +48,7 @@ TERMS = {"mu = 0": (0.0, False), "mu > 0": (0.5, False), "mu > 0 and linear": (0
 
 
 @cache
-def population(problem: str) -> tuple[Any, Samples, Resident]:
+def population(problem: str) -> tuple[Any, Samples, LoadedSamples]:
     rng = np.random.default_rng(1)
     rows = sum(SIZES)
     x = rng.normal(size=(rows, FEATURES)).astype(np.float32)
@@ -61,7 +61,7 @@ def population(problem: str) -> tuple[Any, Samples, Resident]:
             np.int32
         )
     samples = Samples(x, y, np.concatenate([[0], np.cumsum(SIZES)]))
-    return model, samples, Resident.of(samples, model)
+    return model, samples, LoadedSamples.of(samples, model)
 
 
 def local_problem(problem: str, mu: float = 0.0, linear: bool = False, **settings: Any) -> LocalProblem:
@@ -82,8 +82,8 @@ def local_problem(problem: str, mu: float = 0.0, linear: bool = False, **setting
         "batch_size": BATCH,
         "learning_rate": 0.03,
     } | settings
-    subproblem = Subproblem(resident(anchor), resident(np.float32(mu)), resident(correction))
-    return LocalProblem(model=model, problem=subproblem, samples=samples, resident=data, **settings)
+    subproblem = Subproblem(to_backend(anchor), to_backend(np.float32(mu)), to_backend(correction))
+    return LocalProblem(model=model, problem=subproblem, samples=samples, loaded=data, **settings)
 
 
 @cache
@@ -234,9 +234,18 @@ def test_a_solution_is_not_left(solver: str) -> None:
     model = linear_regression(2)
     x = np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.0]], np.float32)
     samples = Samples(x, np.zeros(3, np.float32), np.array([0, 3]))
-    anchor = resident(model.init(jax.random.key(0)))
+    anchor = to_backend(model.init(jax.random.key(0)))
     local = LocalProblem(
-        model, Subproblem(anchor, resident(np.float32(0.5))), samples, Resident.of(samples, model), 0, 1, 0, 10, 2, 0.1
+        model,
+        Subproblem(anchor, to_backend(np.float32(0.5))),
+        samples,
+        LoadedSamples.of(samples, model),
+        0,
+        1,
+        0,
+        10,
+        2,
+        0.1,
     )
     params, _ = SOLVERS[solver].solve(local)
     assert np.array_equal(flat(params), flat(anchor))
@@ -503,4 +512,4 @@ def test_options_survive_a_config_file(tmp_path: Any) -> None:
 def test_a_call_takes_fewer_steps_of_a_larger_model(parameters: list[int], batch_size: int, steps: int) -> None:
     local = local_problem("softmax", batch_size=batch_size)
     anchor = {str(i): np.zeros(size, np.float32) for i, size in enumerate(parameters)}
-    assert piece_of(replace(local, problem=local.problem._replace(anchor=anchor))) == steps
+    assert steps_per_call(replace(local, problem=local.problem._replace(anchor=anchor))) == steps

@@ -5,17 +5,17 @@ import pytest
 from typer.testing import CliRunner
 
 from fedprox.cli import app
-from fedprox.compare import plan, variant
 from fedprox.config import METHOD_KEYS, Config
-from fedprox.errors import ConfigError
-from fedprox.history import History
-from fedprox.plot import suite_curves
-from fedprox.recipes import settings_of
-from fedprox.suite import Suite, run_suite, suite_of, suite_table
+from fedprox.config.recipes import load_settings
+from fedprox.core.errors import ConfigError
+from fedprox.experiments.compare import plan, variant
+from fedprox.experiments.suite import Suite, read_suite, run_suite, suite_table
+from fedprox.report.plot import suite_curves
+from fedprox.runs.history import History
 
 
 def test_the_benchmark_suite_has_every_method(tmp_path):
-    settings, suite = suite_of(settings_of("benchmark-suite"))
+    settings, suite = read_suite(load_settings("benchmark-suite"))
     assert suite.seeds == 5
     assert suite.stragglers == (0.0, 0.5, 0.9)
     jobs = plan(settings, [variant(text) for text in suite.methods], 1, tmp_path)
@@ -65,13 +65,13 @@ def test_a_variant_takes_over_only_the_settings_it_knows(tmp_path):
 )
 def test_a_bad_compare_section_is_refused(section, sentence):
     with pytest.raises(ConfigError) as error:
-        suite_of({"compare": section})
+        read_suite({"compare": section})
     assert str(error.value) == sentence
 
 
 def test_shares_are_given_once():
     with pytest.raises(ConfigError, match=r"`devices.stragglers` must be left out with `compare.stragglers`.*got 0.5"):
-        suite_of({"compare": {"stragglers": [0.0]}, "devices": {"stragglers": 0.5}})
+        read_suite({"compare": {"stragglers": [0.0]}, "devices": {"stragglers": 0.5}})
 
 
 def test_a_share_that_is_there_twice_is_refused_before_anything_runs(tmp_path):

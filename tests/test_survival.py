@@ -11,7 +11,7 @@ import pytest
 
 import fedprox
 from fedprox.config import Config, MethodConfig
-from fedprox.run_folder import Checkpoint, RunFolder, read_history
+from fedprox.runs.folder import Checkpoint, RunFolder, read_history
 
 TIMES = ("seconds", "solve_seconds", "measure_seconds")
 

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 import fedprox
 from fedprox.cli import app
 from fedprox.config import Config
-from fedprox.scheduler import Job, run_jobs
-from fedprox.sweep import axis, grid, sweep
-from fedprox.tune import Choice, tune
+from fedprox.experiments.scheduler import Job, run_jobs
+from fedprox.experiments.sweep import axis, grid, sweep
+from fedprox.experiments.tune import Choice, tune
 
 SMALL = {"rounds": 3, "solver": {"epochs": 1}, "data": {"name": "synthetic_iid"}}
 

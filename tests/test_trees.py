@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedprox.trees import TreeSum, flatten_names, scale, squared_distance, squared_norm, unflatten_names
+from fedprox.core.trees import TreeSum, flatten_names, scale, squared_distance, squared_norm, unflatten_names
 
 
 def pairwise(values):

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from fedprox.workers import Workers
+from fedprox.core.threads import Workers
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -214,7 +214,7 @@ import weakref
 earlier = weakref.finalize(lambda: None, print)  # so that finalizers are called after what is registered later
 import threading, time
 import jax, jax.numpy as jnp
-from fedprox.workers import Workers
+from fedprox.core.threads import Workers
 
 program = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda i, a: jnp.sin(a) @ a * 1e-3, x))
 x = jnp.ones((150, 150))

@@ -14,43 +14,72 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fedprox import adapters as adapters
     from fedprox import conformance as conformance
+    from fedprox import data as data
+    from fedprox import methods as methods
+    from fedprox import models as models
+    from fedprox import privacy as privacy
+    from fedprox import solvers as solvers
     from fedprox import theory as theory
     from fedprox.config import Config as Config
-    from fedprox.errors import FedProxError as FedProxError
-    from fedprox.history import History as History
+    from fedprox.core.errors import FedProxError as FedProxError
+    from fedprox.experiments.compare import compare as compare
+    from fedprox.experiments.sweep import sweep as sweep
+    from fedprox.experiments.tune import tune as tune
+    from fedprox.methods import Method as Method
+    from fedprox.methods import mu as mu
     from fedprox.models import Model as Model
+    from fedprox.participation import clock as clock
     from fedprox.population import Population as Population
-    from fedprox.result import Progress as Progress
-    from fedprox.result import Result as Result
-    from fedprox.saved import SavedRun as SavedRun
-    from fedprox.saved import load_run as load_run
-    from fedprox.training import train as train
+    from fedprox.population import partition as partition
+    from fedprox.runs.history import History as History
+    from fedprox.runs.reader import SavedRun as SavedRun
+    from fedprox.runs.reader import load_run as load_run
+    from fedprox.training.loop import train as train
+    from fedprox.training.result import Progress as Progress
+    from fedprox.training.result import Result as Result
 
-_HOME = {
+_NAMES = {
     "Config": "fedprox.config",
-    "FedProxError": "fedprox.errors",
-    "History": "fedprox.history",
+    "FedProxError": "fedprox.core.errors",
+    "History": "fedprox.runs.history",
+    "Method": "fedprox.methods",
     "Model": "fedprox.models",
     "Population": "fedprox.population",
-    "Progress": "fedprox.result",
-    "Result": "fedprox.result",
-    "SavedRun": "fedprox.saved",
-    "load_run": "fedprox.saved",
-    "train": "fedprox.training",
+    "Progress": "fedprox.training.result",
+    "Result": "fedprox.training.result",
+    "SavedRun": "fedprox.runs.reader",
+    "compare": "fedprox.experiments.compare",
+    "load_run": "fedprox.runs.reader",
+    "sweep": "fedprox.experiments.sweep",
+    "train": "fedprox.training.loop",
+    "tune": "fedprox.experiments.tune",
 }
 
-_PACKAGES = ("adapters", "conformance", "models", "solvers", "theory")
+_MODULES = {
+    "adapters": "fedprox.adapters",
+    "clock": "fedprox.participation.clock",
+    "conformance": "fedprox.conformance",
+    "data": "fedprox.data",
+    "methods": "fedprox.methods",
+    "models": "fedprox.models",
+    "mu": "fedprox.methods.mu",
+    "partition": "fedprox.population.partition",
+    "privacy": "fedprox.privacy",
+    "solvers": "fedprox.solvers",
+    "theory": "fedprox.theory",
+}
 
-__all__ = ["__version__", *_HOME, *_PACKAGES]  # noqa: PLE0604
+__all__ = ["__version__", *_NAMES, *_MODULES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return importlib.import_module(f"fedprox.{name}")
-    if name not in _HOME:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name not in _NAMES:
         raise AttributeError(f"module 'fedprox' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 
-from fedprox.adapters.outputs import Loss, Predict, cross_entropy, label, model_of
+from fedprox.adapters.outputs import Loss, Predict, build_output_model, cross_entropy, label
+from fedprox.core.trees import Tree
 from fedprox.models import Model
-from fedprox.trees import Tree
 
 __all__ = ["from_equinox"]
 
@@ -41,4 +41,4 @@ def from_equinox(
     def outputs(params: Tree, x: jax.Array) -> jax.Array:
         return jax.vmap(eqx.combine(params, fixed))(x)
 
-    return model_of(type(module).__name__, init, outputs, loss, predict)
+    return build_output_model(type(module).__name__, init, outputs, loss, predict)

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from fedprox.adapters.outputs import Loss, Predict, cross_entropy, label, model_of
-from fedprox.errors import ConfigError
+from fedprox.adapters.outputs import Loss, Predict, build_output_model, cross_entropy, label
+from fedprox.core.errors import ConfigError
+from fedprox.core.trees import Tree
 from fedprox.models import Model
-from fedprox.trees import Tree
 
 __all__ = ["from_linen", "from_nnx"]
 
@@ -47,7 +47,7 @@ def from_linen(
     def outputs(params: Tree, x: jax.Array) -> Any:
         return module.apply({"params": params}, x)
 
-    return model_of(type(module).__name__, init, outputs, loss, predict)
+    return build_output_model(type(module).__name__, init, outputs, loss, predict)
 
 
 def from_nnx(
@@ -73,7 +73,7 @@ def from_nnx(
         nnx.replace_by_pure_dict(state, params)
         return nnx.merge(graph, state, random)(x)
 
-    return model_of(type(module).__name__, init, outputs, loss, predict)
+    return build_output_model(type(module).__name__, init, outputs, loss, predict)
 
 
 def _refuse_other_state(name: str, state: dict[str, Any]) -> None:

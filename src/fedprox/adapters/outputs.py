@@ -7,10 +7,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from fedprox.core.trees import Tree
 from fedprox.models import Model
-from fedprox.trees import Tree
 
-__all__ = ["Loss", "Predict", "cross_entropy", "label", "model_of"]
+__all__ = ["Loss", "Predict", "build_output_model", "cross_entropy", "label"]
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 """`loss(outputs, y) -> losses`, one per example."""
@@ -33,7 +33,7 @@ def label(outputs: jax.Array) -> jax.Array:
     return jnp.argmax(outputs, axis=1)
 
 
-def model_of(
+def build_output_model(
     name: str,
     init: Callable[[jax.Array], Tree],
     outputs: Callable[[Tree, jax.Array], jax.Array],

@@ -14,9 +14,9 @@ from typing import Any
 
 import scipy.optimize
 
+from fedprox.core.trees import Tree
 from fedprox.solvers.oracle import Oracle, Point, Vector
 from fedprox.solvers.solver import LocalProblem
-from fedprox.trees import Tree
 
 __all__ = ["ScipySolver", "scipy_solver"]
 

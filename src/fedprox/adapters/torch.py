@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
+from fedprox.core.trees import Tree, to_numpy
 from fedprox.models import Model
-from fedprox.solvers.opaque import solver_key
+from fedprox.solvers.python_callable import solver_key
 from fedprox.solvers.solver import LocalProblem
 from fedprox.solvers.stepwise import Target
-from fedprox.trees import Tree, to_numpy
 
 __all__ = ["TorchSolver", "from_torch"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedprox import __version__
-from fedprox.errors import FedProxError
+from fedprox.core.errors import FedProxError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +80,7 @@ def next_folder(name: str) -> Path:
 
 def say_json(record: dict[str, Any]) -> None:
     """Print a record as one line of JSON."""
-    from fedprox.files import json_line
+    from fedprox.core.files import json_line
 
     typer.echo(json_line(record), nl=False)
 

@@ -28,17 +28,17 @@ def calibrate(
 
     Example: fedprox calibrate femnist -s model.name=cnn --profile phones --out phones-cnn.toml
     """
-    from fedprox.clock import read_profile, write_profile
     from fedprox.config import Config, with_overrides
-    from fedprox.errors import ConfigError
-    from fedprox.recipes import settings_of
+    from fedprox.config.recipes import load_settings
+    from fedprox.core.errors import ConfigError
+    from fedprox.participation.clock import read_profile, write_profile
 
-    settled = Config.from_dict(with_overrides(settings_of(config), set_))
+    settled = Config.from_dict(with_overrides(load_settings(config), set_))
     chosen = read_profile(profile)
     if out.exists():
         raise ConfigError(f"`--out` must be a new file; {out} exists")
-    from fedprox.calibrate import calibrated, measure_speed  # after the checks: this imports JAX
-    from fedprox.files import write_atomically
+    from fedprox.core.files import write_atomically
+    from fedprox.engines.calibration import calibrated, measure_speed  # after the checks: this imports JAX
 
     speed = measure_speed(settled)
     batches = f"batches of {speed.batch_size}" if speed.batch_size else "whole batches"

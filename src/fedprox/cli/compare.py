@@ -22,9 +22,9 @@ from fedprox.cli.app import (
 )
 
 if TYPE_CHECKING:
-    from fedprox.axis import Axis
-    from fedprox.compare import Comparison
-    from fedprox.suite import Suite
+    from fedprox.experiments.compare import Comparison
+    from fedprox.experiments.suite import Suite
+    from fedprox.runs.curve_axis import Axis
 
 __all__ = ["compare", "demo"]
 
@@ -60,15 +60,15 @@ def compare(
 
     Example: fedprox compare synthetic-1-1 -m fedavg -m fedprox:mu=1 -s devices.stragglers=0.9 --seeds 5
     """
-    from fedprox.axis import axis_of
-    from fedprox.compare import check_axis
     from fedprox.config import with_overrides
-    from fedprox.recipes import settings_of
-    from fedprox.suite import suite_of
+    from fedprox.config.recipes import load_settings
+    from fedprox.experiments.compare import check_axis
+    from fedprox.experiments.suite import read_suite
+    from fedprox.runs.curve_axis import find_axis
 
-    settings, suite = suite_of(with_overrides(settings_of(config), set_))
+    settings, suite = read_suite(with_overrides(load_settings(config), set_))
     suite = replace(suite, methods=tuple(method or suite.methods), seeds=seeds or suite.seeds)
-    axis = axis_of(x)
+    axis = find_axis(x)
     check_axis(settings, suite.methods, axis)
     folder = out or next_folder(f"compare-{Path(config).stem}")
     if suite.stragglers:
@@ -88,11 +88,11 @@ def demo(
 
     Example: fedprox demo
     """
-    from fedprox.axis import ROUNDS
     from fedprox.config import with_overrides
-    from fedprox.recipes import settings_of
+    from fedprox.config.recipes import load_settings
+    from fedprox.runs.curve_axis import ROUNDS
 
-    settings = with_overrides(settings_of("synthetic-1-1"), ["devices.stragglers=0.9", f"rounds={rounds}"])
+    settings = with_overrides(load_settings("synthetic-1-1"), ["devices.stragglers=0.9", f"rounds={rounds}"])
     methods = ["fedavg", "fedprox:mu=0", "fedprox:mu=1"]
     folder = out or next_folder("demo")
     _compare(settings, methods, 1, folder, 0, ROUNDS, as_json, title="Synthetic(1,1), 90% stragglers")
@@ -108,9 +108,9 @@ def _compare(
     as_json: bool,
     title: str,
 ) -> None:
-    from fedprox.compare import compare
-    from fedprox.display import RunBars
-    from fedprox.scheduler import Event
+    from fedprox.experiments.compare import compare
+    from fedprox.experiments.scheduler import Event
+    from fedprox.report.terminal import RunBars
 
     with RunBars(error_console()) as bars:
 
@@ -126,7 +126,7 @@ def _compare(
     if as_json:
         say_json({"out": str(folder), "picture": str(picture), "table": table, **along})
         return
-    from fedprox.display import along_table, comparison_table
+    from fedprox.report.terminal import along_table, comparison_table
 
     output_console().print(comparison_table(table))
     if along:
@@ -138,10 +138,10 @@ def _compare(
 def _run_suite(
     settings: dict[str, Any], suite: Suite, folder: Path, workers: int, axis: Axis, as_json: bool, title: str
 ) -> None:
-    from fedprox.display import RunBars, comparison_table
-    from fedprox.plot import save, suite_curves
-    from fedprox.scheduler import Event
-    from fedprox.suite import run_suite, suite_table
+    from fedprox.experiments.scheduler import Event
+    from fedprox.experiments.suite import run_suite, suite_table
+    from fedprox.report.plot import save, suite_curves
+    from fedprox.report.terminal import RunBars, comparison_table
 
     with RunBars(error_console()) as bars:
 
@@ -166,6 +166,6 @@ def _run_suite(
 
 
 def _draw(comparison: Comparison, folder: Path, title: str, axis: Axis) -> Path:
-    from fedprox.plot import curves, save
+    from fedprox.report.plot import curves, save
 
     return save(curves(comparison.histories, title, axis), folder / "comparison.png")

@@ -43,7 +43,7 @@ def _load(function: str) -> Callable[..., Any]:
     import importlib
     import sys
 
-    from fedprox.errors import ConfigError
+    from fedprox.core.errors import ConfigError
 
     module, colon, name = function.partition(":")
     if not (module and colon and name):

@@ -100,9 +100,9 @@ def prepare(
     import importlib
     from dataclasses import replace
 
+    from fedprox.core.errors import ConfigError, DataError
     from fedprox.data.fetch import fetch
     from fedprox.data.sources import population_path
-    from fedprox.errors import ConfigError, DataError
 
     source = _source(name)
     if vectors is not None:
@@ -134,12 +134,12 @@ def stats(
     """
     from dataclasses import asdict
 
-    from fedprox.heterogeneity import draw, examine
-    from fedprox.plot import save
+    from fedprox.measures.heterogeneity import examine, plot_heterogeneity
+    from fedprox.report.plot import save
 
     population, model = _named(name, seed)
     found = examine(population, model)
-    picture = save(draw(population, found, Path(name).name), out or Path(f"{Path(name).name}-data.png"))
+    picture = save(plot_heterogeneity(population, found, Path(name).name), out or Path(f"{Path(name).name}-data.png"))
     if as_json:
         say_json({"data": name, "picture": str(picture), **asdict(found)})
         return
@@ -157,8 +157,8 @@ def stats(
 
 
 def _source(name: str) -> Source:
+    from fedprox.core.errors import ConfigError, nearest
     from fedprox.data.sources import SOURCES
-    from fedprox.errors import ConfigError, nearest
 
     if name not in SOURCES:
         raise ConfigError(f"NAME must be one of {', '.join(SOURCES)}; got {name!r}{nearest(name, SOURCES)}")
@@ -169,14 +169,14 @@ def _named(name: str, seed: int) -> tuple[Population, Model | None]:
     """Return the population of a folder, or of a data set or recipe with the model that the paper trains on it."""
     from fedprox import data, models
     from fedprox.config import Config
-    from fedprox.population_folder import open_population
-    from fedprox.recipes import settings_of
+    from fedprox.config.recipes import load_settings
+    from fedprox.population.folder import open_population
 
     if "/" in name or Path(name).is_dir():
         population, model = open_population(name, verify=True), "softmax_regression"
         usable = population.classes > 0 and population.train.x.dtype.kind == "f"
         return population, models.build(model, population.shape, population.classes) if usable else None
-    settings = settings_of(name)
+    settings = load_settings(name)
     settings["data"] = {**settings.get("data", {}), "seed": seed}
     config = Config.from_dict(settings)
     population = data.load(config)
@@ -186,8 +186,8 @@ def _named(name: str, seed: int) -> tuple[Population, Model | None]:
 def _say_statistics(name: str, folder: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from fedprox.heterogeneity import examine
-    from fedprox.population_folder import open_population, read_manifest
+    from fedprox.measures.heterogeneity import examine
+    from fedprox.population.folder import open_population, read_manifest
 
     manifest = read_manifest(folder)
     found = asdict(examine(open_population(folder)))

@@ -82,11 +82,11 @@ def trial(
     import shutil
     import tempfile
 
+    from fedprox.core.signals import exits_on_termination
     from fedprox.deploy.settings import check_deployable, project_settings, run_settings
     from fedprox.deploy.trial import Trial
-    from fedprox.run_folder import check_usable, read_summary
-    from fedprox.signals import exits_on_termination
-    from fedprox.words import summary_lines
+    from fedprox.runs.folder import check_usable, read_summary
+    from fedprox.runs.summary_text import summary_lines
 
     overrides = shlex.join(set_)
     config = run_settings(project_settings(project), {"set": overrides})

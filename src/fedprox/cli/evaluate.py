@@ -28,12 +28,12 @@ def evaluate(
 
     Example: fedprox evaluate runs/synthetic-1-1-1 --data synthetic -s data.seed=1
     """
-    from fedprox.evaluate import data_settings
-    from fedprox.words import number, percent
+    from fedprox.runs.evaluate import data_settings
+    from fedprox.runs.summary_text import number, percent
 
     settled = data_settings(run, data, set_)
     from fedprox.data import load
-    from fedprox.evaluate import evaluate
+    from fedprox.runs.evaluate import evaluate
 
     result = evaluate(run, load(settled) if data or set_ else None)
     if as_json:
@@ -58,8 +58,8 @@ def predict(
     """
     import numpy as np
 
-    from fedprox.errors import DataError
-    from fedprox.evaluate import predict, read_examples
+    from fedprox.core.errors import DataError
+    from fedprox.runs.evaluate import predict, read_examples
 
     labels = predict(run, read_examples(data))
     if out is None:

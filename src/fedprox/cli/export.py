@@ -24,7 +24,7 @@ def export(
 
     Example: fedprox export runs/synthetic-1-1-1 --format csv
     """
-    from fedprox.export import export
+    from fedprox.runs.export import export
 
     files = [str(file) for file in export(run, out, format)]
     if as_json:

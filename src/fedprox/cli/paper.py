@@ -12,8 +12,8 @@ import typer
 from fedprox.cli.app import Json, answers_errors, app, error_console, output_console, say_json
 
 if TYPE_CHECKING:
+    from fedprox.experiments.scheduler import Event, Job
     from fedprox.paper.runs import Setting
-    from fedprox.scheduler import Event, Job
 
 __all__ = ["paper"]
 
@@ -44,17 +44,17 @@ def paper(
 
     Example: fedprox paper figure2 --scale smoke
     """
-    from fedprox.paper.make import make, names_of
+    from fedprox.paper.make import list_names, make
     from fedprox.paper.runs import Setting
-    from fedprox.paper.scales import scale_of
+    from fedprox.paper.scales import find_scale
 
-    setting = Setting(out or Path("runs") / f"paper-{scale}", scale_of(scale), seeds)
+    setting = Setting(out or Path("runs") / f"paper-{scale}", find_scale(scale), seeds)
     if name == "list":
         _list(setting, workers, as_json)
         return
     with _Bar(setting, workers) as bar:
         made = make(
-            names_of(name),
+            list_names(name),
             setting,
             figures=figures,
             page=page,

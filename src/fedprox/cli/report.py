@@ -30,8 +30,8 @@ def report(
 
     written = write_report(runs, out, title)
     if as_json:
-        from fedprox.grouping import group_runs
-        from fedprox.saved import find_runs
+        from fedprox.runs.reader import find_runs
+        from fedprox.runs.seed_groups import group_runs
 
         groups = group_runs(run for run in find_runs(runs) if len(run.history))
         say_json({"out": str(written), "verdict": verdict(groups), "methods": [group.label for group in groups]})

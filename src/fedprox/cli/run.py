@@ -35,19 +35,19 @@ def run(
     import signal
 
     from fedprox.config import Config, with_overrides
-    from fedprox.display import RunBars
-    from fedprox.errors import ConfigError
-    from fedprox.recipes import settings_of
-    from fedprox.signals import StopOnSignal
-    from fedprox.words import summary_lines
+    from fedprox.config.recipes import load_settings
+    from fedprox.core.errors import ConfigError
+    from fedprox.core.signals import StopOnSignal
+    from fedprox.report.terminal import RunBars
+    from fedprox.runs.summary_text import summary_lines
 
     if resume and out is None:
         raise ConfigError("`--out` must be given with --resume: the run folder to continue")
-    settled = Config.from_dict(with_overrides(settings_of(config), set_))
+    settled = Config.from_dict(with_overrides(load_settings(config), set_))
     folder = out or next_folder(Path(config).stem)
-    from fedprox.result import Progress  # after the checks: this imports JAX
-    from fedprox.trackers import build
-    from fedprox.training import train
+    from fedprox.report.trackers import build
+    from fedprox.training.loop import train
+    from fedprox.training.result import Progress  # after the checks: this imports JAX
 
     trackers = [build(name, folder, settled) for name in track]
     with RunBars(error_console()) as bars, StopOnSignal(signal.SIGINT, signal.SIGTERM) as stop:

@@ -44,12 +44,12 @@ def sweep(
     Example: fedprox sweep synthetic-1-1 -g method.mu=0.001,0.01,0.1,1 -g seed=0..4 --out runs/mu
     """
     from fedprox.config import with_overrides
-    from fedprox.display import RunBars, comparison_table
-    from fedprox.recipes import settings_of
-    from fedprox.scheduler import Event
-    from fedprox.sweep import sweep
+    from fedprox.config.recipes import load_settings
+    from fedprox.experiments.scheduler import Event
+    from fedprox.experiments.sweep import sweep
+    from fedprox.report.terminal import RunBars, comparison_table
 
-    settings = with_overrides(settings_of(config), set_)
+    settings = with_overrides(load_settings(config), set_)
     folder = out or Path("runs") / f"sweep-{Path(config).stem}"
     with RunBars(error_console(), keep=False) as bars:
 

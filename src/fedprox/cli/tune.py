@@ -40,12 +40,12 @@ def tune(
     Example: fedprox tune synthetic-1-1 -s devices.stragglers=0.9 --out runs/tune && fedprox run runs/tune/tuned.toml
     """
     from fedprox.config import with_overrides
-    from fedprox.display import RunBars
-    from fedprox.recipes import settings_of
-    from fedprox.scheduler import Event
-    from fedprox.tune import MUS, RATES, tune
+    from fedprox.config.recipes import load_settings
+    from fedprox.experiments.scheduler import Event
+    from fedprox.experiments.tune import MUS, RATES, tune
+    from fedprox.report.terminal import RunBars
 
-    settings = with_overrides(settings_of(config), set_)
+    settings = with_overrides(load_settings(config), set_)
     folder = out or Path("runs") / f"tune-{Path(config).stem}"
     with RunBars(error_console(), keep=False) as bars:
 
@@ -76,7 +76,7 @@ def tune(
 
 
 def _numbers(option: str, text: str) -> tuple[float, ...]:
-    from fedprox.errors import ConfigError
+    from fedprox.core.errors import ConfigError
 
     try:
         numbers = tuple(float(part) for part in text.split(",") if part.strip())

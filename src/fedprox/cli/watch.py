@@ -26,7 +26,7 @@ def watch(
     """
     from rich.live import Live
 
-    from fedprox.watch import follow, states, table, text_line
+    from fedprox.report.watch import follow, states, table, text_line
 
     console = output_console()
     if once:

@@ -28,7 +28,7 @@ from fedprox.config.sections import (
     SystemsConfig,
 )
 from fedprox.config.toml import dump_toml, read_toml
-from fedprox.errors import ConfigError, nearest
+from fedprox.core.errors import ConfigError, nearest
 
 __all__ = ["Config"]
 

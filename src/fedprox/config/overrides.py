@@ -9,7 +9,7 @@ from typing import Any
 from fedprox.config.config import Config
 from fedprox.config.fields import Section
 from fedprox.config.sections import METHOD_KEYS
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
 
 __all__ = ["with_overrides"]
 

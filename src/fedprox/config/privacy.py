@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedprox.config.fields import NotNegative, Section
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedprox.config.config import Config

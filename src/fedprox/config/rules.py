@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedprox.config.privacy import check_privacy
 from fedprox.config.sections import METHOD_KEYS
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedprox.config.config import Config

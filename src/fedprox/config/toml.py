@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
 
 __all__ = ["dump_toml", "read_toml"]
 

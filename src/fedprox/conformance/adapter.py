@@ -8,15 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedprox.budget import steps_per_epoch
 from fedprox.conformance.problem import Params
+from fedprox.core.trees import Tree, to_numpy
 from fedprox.engines import Broadcast, DeviceSide, Task
 from fedprox.methods import fedprox
 from fedprox.models import Model
+from fedprox.participation.budget import steps_per_epoch
 from fedprox.population import Population
-from fedprox.resident import Resident
+from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.solvers import sgd
-from fedprox.trees import Tree, to_numpy
 
 __all__ = ["ours"]
 
@@ -41,9 +41,9 @@ def ours(
     device = DeviceSide(
         model=model,
         method=fedprox(),
-        solver_of=lambda device: sgd(),
+        solver_for=lambda device: sgd(),
         samples=population.train,
-        resident=Resident.of(population.train, model),
+        loaded=LoadedSamples.of(population.train, model),
         seed=seed,
         batch_size=batch_size,
         learning_rate=learning_rate,

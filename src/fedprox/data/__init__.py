@@ -7,16 +7,16 @@ from pathlib import Path
 
 from fedprox import models
 from fedprox.config import Config, DataConfig
+from fedprox.core.errors import ConfigError, DataError
 from fedprox.data.arrow import read_arrow
 from fedprox.data.iterator import read_iterator
 from fedprox.data.leaf import read_leaf
 from fedprox.data.npz import read_npz
 from fedprox.data.sources import population_path
 from fedprox.data.synthetic import synthetic, synthetic_iid
-from fedprox.errors import ConfigError, DataError
 from fedprox.models import Model
 from fedprox.population import Population
-from fedprox.population_folder import open_population
+from fedprox.population.folder import open_population
 
 __all__ = [
     "load",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.errors import ConfigError, DataError
+from fedprox.core.errors import ConfigError, DataError
 from fedprox.population import Population
 
 __all__ = ["read_arrow"]

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.errors import DataError
+from fedprox.core.randomness import Purpose, generator
 from fedprox.data.idx import parse_idx
 from fedprox.data.table1 import PAPER, nearest_draw
-from fedprox.errors import DataError
-from fedprox.population_writer import PopulationWriter
-from fedprox.randomness import Purpose, generator
+from fedprox.population.writer import PopulationWriter
 
 __all__ = ["prepare", "read_letters", "sizes"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedprox.core.errors import DataError
 from fedprox.data.sources import File, Need, Source, downloads, find
-from fedprox.errors import DataError
 
 __all__ = ["check", "fetch"]
 

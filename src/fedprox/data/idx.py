@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.errors import DataError
+from fedprox.core.errors import DataError
 
 __all__ = ["parse_idx", "read_idx"]
 

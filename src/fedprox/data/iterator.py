@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedprox.errors import DataError
+from fedprox.core.errors import DataError
 from fedprox.population import Population
 
 __all__ = ["read_iterator"]
@@ -16,7 +16,7 @@ __all__ = ["read_iterator"]
 def read_iterator(examples: Iterable[tuple[Any, Any, Any]], seed: int = 0) -> Population:
     """Collect examples by device; a fifth of each device's are test examples, drawn with `seed`.
 
-    For more than fits into memory, write devices with `fedprox.population_writer.PopulationWriter`.
+    For more than fits into memory, write devices with `fedprox.population.writer.PopulationWriter`.
 
     >>> population = read_iterator([("a", [1.0], 0), ("b", [2.0], 1), ("a", [3.0], 1)])
     >>> population.devices, population.train.of(0)[0].tolist()

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedprox.errors import DataError
+from fedprox.core.errors import DataError
 
 __all__ = ["Node", "open_json"]
 

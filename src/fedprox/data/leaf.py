@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.errors import DataError
 from fedprox.data.json_stream import Node, open_json
 from fedprox.data.shakespeare import ALPHABET, encode
-from fedprox.errors import DataError
 from fedprox.population import Population
 
 __all__ = ["read_leaf"]

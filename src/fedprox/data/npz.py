@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedprox.errors import DataError
+from fedprox.core.errors import DataError
 from fedprox.population import Population
 
 __all__ = ["read_npz"]

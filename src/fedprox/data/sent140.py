@@ -23,13 +23,13 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.errors import DataError
+from fedprox.core.randomness import Purpose, generator
 from fedprox.data.table1 import PAPER, nearest_draw
 from fedprox.data.text_files import open_bytes
 from fedprox.data.word_vectors import PADDING, UNKNOWN, read_vectors
-from fedprox.errors import DataError
 from fedprox.population import split
-from fedprox.population_writer import PopulationWriter
-from fedprox.randomness import Purpose, generator
+from fedprox.population.writer import PopulationWriter
 
 __all__ = ["TOKENS", "Tweet", "prepare", "read_tweets", "tokens"]
 

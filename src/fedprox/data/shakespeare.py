@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.errors import DataError
+from fedprox.core.randomness import Purpose, generator
 from fedprox.data.plays import parse_plays, role_name
 from fedprox.data.table1 import PAPER, nearest_draw
 from fedprox.data.text_files import read_text
-from fedprox.errors import DataError
-from fedprox.population_writer import PopulationWriter
-from fedprox.randomness import Purpose, generator
+from fedprox.population.writer import PopulationWriter
 
 __all__ = ["ALPHABET", "WINDOW", "encode", "prepare", "read_roles", "windows"]
 

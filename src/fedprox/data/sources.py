@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedprox.errors import DataError
+from fedprox.core.errors import DataError
 
 __all__ = ["SOURCES", "File", "Need", "Source", "downloads", "find", "home", "population_path"]
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.randomness import Purpose, generator
 from fedprox.population import Population, split
-from fedprox.randomness import Purpose, generator
 
 __all__ = ["CLASSES", "FEATURES", "synthetic", "synthetic_iid"]
 

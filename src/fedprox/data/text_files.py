@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from fedprox.errors import DataError
+from fedprox.core.errors import DataError
 
 __all__ = ["open_bytes", "read_text"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.errors import DataError
 from fedprox.data.text_files import open_bytes
-from fedprox.errors import DataError
 
 __all__ = ["PADDING", "UNKNOWN", "read_vectors"]
 

@@ -22,24 +22,24 @@ from flwr.clientapp import ClientApp
 
 from fedprox import methods
 from fedprox.config import Config
+from fedprox.core.compilation import compiled, prepare
+from fedprox.core.errors import ConfigError
+from fedprox.core.threads import Workers
+from fedprox.core.trees import Tree, flatten_names, to_numpy, total, unflatten_names
 from fedprox.deploy.deadline import Deadline, TimedProblem
 from fedprox.deploy.device_data import DeviceData
 from fedprox.deploy.messages import Evaluation, Instruction, Introduction, Model, Work, WrongMessageError
 from fedprox.deploy.settings import run_settings
-from fedprox.errors import ConfigError
-from fedprox.inexactness import gradient_norm_program, inexactness
-from fedprox.initial import initial
 from fedprox.measures import Measurer
+from fedprox.methods.solver_choice import choose_solver
 from fedprox.models import Model as LocalModel
-from fedprox.privacy import mechanism_of, system_normals
-from fedprox.resident import Resident, resident, scalar
-from fedprox.runtime import compiled, prepare
-from fedprox.solver_choice import solver_of
+from fedprox.models.initial_model import initial_params
+from fedprox.population.loaded_samples import LoadedSamples, scalar, to_backend
+from fedprox.privacy import build_mechanism, system_normals
 from fedprox.solvers import Solver
+from fedprox.solvers.inexactness import gradient_norm_program, inexactness
 from fedprox.solvers.solver import span
-from fedprox.subproblem import Subproblem, device_gradient
-from fedprox.trees import Tree, flatten_names, to_numpy, total, unflatten_names
-from fedprox.workers import Workers
+from fedprox.solvers.subproblem import Subproblem, device_gradient
 
 __all__ = ["Device", "client_app"]
 
@@ -63,13 +63,13 @@ def client_app(
     def device(context: Context) -> Device:
         prepare()
         config = run_settings(settings, context.run_config)
-        own = data(config, _number_of(context))
+        own = data(config, _read_number(context))
         return Device(config, model(config), own, solver(config) if solver is not None else None)
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
         config = run_settings(settings, context.run_config)
-        return _reply(introduction(data(config, _number_of(context))), message)
+        return _reply(introduction(data(config, _read_number(context))), message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -93,10 +93,10 @@ class Device:
 
     def __init__(self, config: Config, model: LocalModel, data: DeviceData, solver: Solver | None = None) -> None:
         self._config, self._model, self._data = config, model, data
-        self._solver = solver_of(config, solver, methods.build(config.method))(data.device)
-        self._like = initial(config, model)
-        self._resident = Resident.of(data.population.train, model)
-        self._mechanism = mechanism_of(config)
+        self._solver = choose_solver(config, solver, methods.build(config.method))(data.device)
+        self._like = initial_params(config, model)
+        self._loaded = LoadedSamples.of(data.population.train, model)
+        self._mechanism = build_mechanism(config)
 
     def work(self, asked: Instruction, arrived: float | None = None) -> Work:
         """Work on the subproblem until the budget or the time is spent."""
@@ -106,13 +106,13 @@ class Device:
         left = asked.seconds - (time.monotonic() - started) if asked.seconds else math.inf
         deadline = Deadline(left)
         anchor = unflatten_names(asked.params, like=self._like)
-        linear = None if asked.linear is None else resident(unflatten_names(asked.linear, like=self._like))
+        linear = None if asked.linear is None else to_backend(unflatten_names(asked.linear, like=self._like))
         solver = self._config.solver
         local = TimedProblem(
             model=self._model,
-            problem=Subproblem(resident(anchor), scalar(asked.mu), linear),
+            problem=Subproblem(to_backend(anchor), scalar(asked.mu), linear),
             samples=self._data.samples,
-            resident=self._resident,
+            loaded=self._loaded,
             device=self._data.device,
             round=asked.round,
             seed=self._config.seed,
@@ -159,17 +159,17 @@ class Device:
         )
 
     def _measurer(self) -> Measurer:
-        return Measurer(self._data.population, self._resident, self._model, Workers(1), gradients=False)
+        return Measurer(self._data.population, self._loaded, self._model, Workers(1), gradients=False)
 
     def _gradient(self, params: Tree) -> Tree:
         """Return grad F_k."""
-        program = _gradient_program(self._model, self._resident.block)
+        program = _gradient_program(self._model, self._loaded.block)
         count = np.int32(len(self._data.population.train))
-        return to_numpy(program(resident(params), self._resident.x, self._resident.y, count))
+        return to_numpy(program(to_backend(params), self._loaded.x, self._loaded.y, count))
 
     def _inexactness(self, local: TimedProblem, params: Tree) -> float:
-        program = gradient_norm_program(self._model, self._resident.block)
-        data = (local.problem, self._resident.x, self._resident.y, span(local.begin, local.count))
+        program = gradient_norm_program(self._model, self._loaded.block)
+        data = (local.problem, self._loaded.x, self._loaded.y, span(local.begin, local.count))
         return inexactness(float(program(params, *data)), float(program(local.problem.anchor, *data)))
 
 
@@ -186,7 +186,7 @@ def _reply(said: Any, to: Message) -> Message:
     return Message(records, reply_to=to)
 
 
-def _number_of(context: Context) -> int:
+def _read_number(context: Context) -> int:
     number = context.node_config.get("partition-id")
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ConfigError(f"the node's config must hold partition-id, a whole number >= 0; got {number!r}")

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprox.budget import Piece
+from fedprox.participation.budget import Piece
 from fedprox.solvers import LocalProblem
 
 __all__ = ["Deadline", "TimedProblem"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedprox.errors import DataError
+from fedprox.core.errors import DataError
 from fedprox.population import Population, Samples
 
 __all__ = ["DeviceData", "sizes_only"]

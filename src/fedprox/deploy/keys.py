@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from cryptography import x509

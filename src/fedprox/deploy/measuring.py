@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fedprox.core.trees import quiet, squared_norm
 from fedprox.deploy.messages import Evaluation, Introduction, Named
 from fedprox.measures import Measures, dissimilarity
-from fedprox.trees import quiet, squared_norm
 
 __all__ = ["evaluation_rows", "pooled", "reason_to_ignore"]
 

@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.config import Config
+from fedprox.core.trees import Tree, difference, flatten_names, quiet, scale, squared_distance, unflatten_names
 from fedprox.deploy.messages import Named, Work
 from fedprox.engines import RoundSum
 from fedprox.methods import Method, Solution
-from fedprox.mu import Signals
-from fedprox.plan import RoundPlan
-from fedprox.privacy import Normals, clip, equal_weights, mechanism_of, system_normals
-from fedprox.sampling import merge_weights
+from fedprox.methods.mu import Signals
+from fedprox.participation.sampling import merge_weights
+from fedprox.participation.stragglers import Workload
+from fedprox.privacy import Normals, build_mechanism, clip, equal_weights, system_normals
 from fedprox.solvers import Solver
-from fedprox.state import State
-from fedprox.systems import Work as Given
-from fedprox.trees import Tree, difference, flatten_names, quiet, scale, squared_distance, unflatten_names
+from fedprox.training.plan import RoundPlan
+from fedprox.training.state import State
 
 __all__ = ["Merged", "linear_terms", "merge"]
 
@@ -63,7 +63,7 @@ def linear_terms(method: Method, state: State, devices: list[int]) -> dict[int, 
 def merge(
     config: Config,
     method: Method,
-    solver_of: Callable[[int], Solver],
+    solver_for: Callable[[int], Solver],
     state: State,
     plan: RoundPlan,
     masses: NDArray[np.float64],
@@ -71,10 +71,10 @@ def merge(
     normals: Normals = system_normals,
 ) -> Merged:
     """Merge the checked replies of a round; `work` has those that may be merged, by device."""
-    mechanism = mechanism_of(config)
+    mechanism = build_mechanism(config)
     devices = plan.cohort.devices.tolist()
     replied = np.array([device in work for device in devices], bool)
-    given = Given(plan.work.straggler | _cut_off(plan, work), plan.work.epochs, plan.work.budget)
+    given = Workload(plan.work.straggler | _cut_off(plan, work), plan.work.epochs, plan.work.budget)
     kept = method.kept(given) & ~plan.failed & replied
     if mechanism is None:
         weights = merge_weights(config.devices.sampling, plan.cohort, kept)
@@ -93,8 +93,8 @@ def merge(
                 params=iterate,
                 steps=work[device].steps,
                 learning_rate=config.solver.learning_rate,
-                mu=method.mu(state.mu.mu),
-                solver=solver_of(device),
+                mu=method.subproblem_mu(state.controller.mu),
+                solver=solver_for(device),
                 sent=method.send(state.server, None),
                 state=_remembered(method, state, device),
             )

@@ -26,7 +26,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedprox.errors import RunError
+from fedprox.core.errors import RunError
 
 __all__ = [
     "Evaluation",

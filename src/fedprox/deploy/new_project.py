@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
 
 __all__ = ["Framework", "write_project"]
 

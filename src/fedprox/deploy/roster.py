@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from flwr.app import MessageType, RecordDict
 
+from fedprox.core.errors import RunError
 from fedprox.deploy.device_data import sizes_only
+from fedprox.deploy.message_exchange import Post
 from fedprox.deploy.messages import Introduction, WrongMessageError
-from fedprox.deploy.post import Post
-from fedprox.errors import RunError
 from fedprox.population import Population
 
 __all__ = ["Roster"]

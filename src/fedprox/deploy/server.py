@@ -19,33 +19,33 @@ import numpy as np
 from flwr.app import Context, MessageType
 from flwr.serverapp import Grid, ServerApp
 
-from fedprox import __version__, methods, mu
+from fedprox import __version__, methods
 from fedprox.config import Config
-from fedprox.deploy.collected import Collected, sorted_out
+from fedprox.core.errors import RunError
+from fedprox.core.files import json_line, write_atomically
+from fedprox.core.trees import flatten_names
+from fedprox.deploy.measured_speeds import trace_rows
 from fedprox.deploy.measuring import evaluation_rows, pooled, reason_to_ignore
 from fedprox.deploy.merge import linear_terms, merge
+from fedprox.deploy.message_exchange import Post
 from fedprox.deploy.messages import Evaluation, Instruction, Model, Named, WrongMessageError
-from fedprox.deploy.post import Post
-from fedprox.deploy.released import record_release, released_rounds
+from fedprox.deploy.release_count import record_release, released_rounds
 from fedprox.deploy.roster import Roster
+from fedprox.deploy.round_replies import Collected, sorted_out
 from fedprox.deploy.settings import check_deployable, check_limit, run_settings
-from fedprox.deploy.speeds import trace_rows
-from fedprox.errors import RunError
-from fedprox.files import json_line, write_atomically
-from fedprox.initial import initial
-from fedprox.journal import Journal
-from fedprox.methods import Method
+from fedprox.methods import Method, mu
+from fedprox.methods.solver_choice import choose_solver
 from fedprox.models import Model as LocalModel
-from fedprox.plan import RoundPlan, plan_round
-from fedprox.privacy import accountant_of, check_private
-from fedprox.result import Result
-from fedprox.rows import finite, gamma_summary
-from fedprox.run_folder import RunFolder, is_measured
-from fedprox.sampling import check_sampling
-from fedprox.solver_choice import solver_of
+from fedprox.models.initial_model import initial_params
+from fedprox.participation.sampling import check_sampling
+from fedprox.privacy import build_accountant, check_private
+from fedprox.runs.folder import RunFolder, is_measured
 from fedprox.solvers import Solver
-from fedprox.state import State
-from fedprox.trees import flatten_names
+from fedprox.training.journal import Journal
+from fedprox.training.plan import RoundPlan, plan_round
+from fedprox.training.result import Result
+from fedprox.training.round_records import finite, gamma_summary
+from fedprox.training.state import State
 
 __all__ = ["run_federation", "server_app"]
 
@@ -90,10 +90,10 @@ def run_federation(
     started = time.perf_counter()
     check_deployable(config)
     method = methods.build(config.method)
-    solver_for = solver_of(config, solver, method)
-    params = initial(config, model)
+    solver_for = choose_solver(config, solver, method)
+    params = initial_params(config, model)
     state = State(params, method.start(params), mu.build(config.method, config.solver.learning_rate))
-    check_private(config.privacy, method, state.mu, config.deploy.devices)
+    check_private(config.privacy, method, state.controller, config.deploy.devices)
     check_limit(config, params)
     folder = RunFolder(out, config, resume=resume)
     try:
@@ -109,13 +109,13 @@ class _Run:
         self,
         config: Config,
         method: Method,
-        solver_of: Callable[[int], Solver],
+        solver_for: Callable[[int], Solver],
         state: State,
         post: Post,
         folder: RunFolder,
         started: float,
     ) -> None:
-        self.config, self.method, self.solver_of = config, method, solver_of
+        self.config, self.method, self.solver_for = config, method, solver_for
         self.state, self.post, self.folder = state, post, folder
         self.journal = Journal(config, folder, started)
         self.roster = Roster(config.deploy.devices, post)
@@ -124,7 +124,7 @@ class _Run:
         self.refused = 0
         self.late_recorded = 0  # those that the records of the rounds have counted
         self.released = 0  # rounds whose answers somebody may have seen: what the accountant counts
-        self.accountant = accountant_of(config, config.deploy.devices)
+        self.accountant = build_accountant(config, config.deploy.devices)
 
     def to_the_end(self) -> Result:
         """Run all rounds that are left."""
@@ -168,8 +168,8 @@ class _Run:
                     f"fewer {len(repeated)} times: {repeated[-1]}"
                 )
         masses = self.population.masses
-        merged = merge(self.config, self.method, self.solver_of, state, plan, masses, collected.work)
-        used_mu = self.method.mu(state.mu.mu)
+        merged = merge(self.config, self.method, self.solver_for, state, plan, masses, collected.work)
+        used_mu = self.method.subproblem_mu(state.controller.mu)
         state.params, state.server, state.round = merged.params, merged.server, plan.round
         state.devices |= merged.remembered
         record = {
@@ -200,7 +200,7 @@ class _Run:
             if keep
         }
         linear = linear_terms(self.method, self.state, list(asked))
-        used_mu = self.method.mu(self.state.mu.mu)
+        used_mu = self.method.subproblem_mu(self.state.controller.mu)
         messages = {
             self.roster.node(device): Instruction(
                 device, anchor, linear[device], plan.round, used_mu, budget, deploy.deadline
@@ -219,13 +219,13 @@ class _Run:
     def _measure(self, record: dict[str, Any], signals: mu.Signals) -> None:
         """Have the devices measure the model if its round is a measured one; let mu and the outcome see the loss."""
         state, clock = self.state, time.perf_counter()
-        used_mu = record.get("mu", self.method.mu(state.mu.mu))
+        used_mu = record.get("mu", self.method.subproblem_mu(state.controller.mu))
         measured = is_measured(state.round, self.config)
         if measured:
             self._ask_for_reports()
             measured = bool(self.reports)  # that nobody was reached says nothing of the model
         measures = pooled(self.reports, gradient=self.config.measure.dissimilarity)
-        state.mu = state.mu.after(replace(signals, loss=measures.train_loss if measured else None))
+        state.controller = state.controller.after(replace(signals, loss=measures.train_loss if measured else None))
         if not measured:
             return
         row = {

@@ -18,9 +18,9 @@ import jax
 import numpy as np
 
 from fedprox.config import Config, read_toml, with_overrides
-from fedprox.errors import ConfigError
-from fedprox.privacy import mechanism_of
-from fedprox.trees import Tree
+from fedprox.core.errors import ConfigError
+from fedprox.core.trees import Tree
+from fedprox.privacy import build_mechanism
 
 __all__ = ["check_deployable", "check_limit", "project_settings", "run_settings"]
 
@@ -73,7 +73,7 @@ def check_deployable(config: Config) -> None:
 
 def check_limit(config: Config, params: Tree) -> None:
     """Refuse a limit on the norm that the noise of the devices goes beyond by itself."""
-    mechanism, limit = mechanism_of(config), config.deploy.max_norm
+    mechanism, limit = build_mechanism(config), config.deploy.max_norm
     if mechanism is None or not mechanism.on_devices or limit == 0:
         return
     noise = mechanism.share * math.sqrt(sum(np.size(leaf) for leaf in jax.tree.leaves(params)))

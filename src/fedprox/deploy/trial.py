@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fedprox.core.errors import ConfigError, RunError
 from fedprox.deploy.keys import write_keys
-from fedprox.errors import ConfigError, RunError
-from fedprox.run_folder import is_running
+from fedprox.runs.folder import is_running
 
 __all__ = ["Trial"]
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from fedprox.engines.blueprint import Blueprint, device_side
-from fedprox.engines.device import Answer, Broadcast, DeviceSide, Task
+from fedprox.engines.build import Blueprint, device_side
+from fedprox.engines.device_side import Broadcast, DeviceReply, DeviceSide, Task
 from fedprox.engines.local import LocalEngine
-from fedprox.engines.round_answer import Engine, RoundAnswer, RoundSum
+from fedprox.engines.outcome import Engine, RoundOutcome, RoundSum
 
 __all__ = [
-    "Answer",
     "Blueprint",
     "Broadcast",
+    "DeviceReply",
     "DeviceSide",
     "Engine",
     "LocalEngine",
-    "RoundAnswer",
+    "RoundOutcome",
     "RoundSum",
     "Task",
     "device_side",

@@ -13,12 +13,12 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, TypeVar
 
-from fedprox.engines.device import Broadcast, DeviceSide, Task
-from fedprox.engines.round_answer import RoundAnswer, RoundSum
-from fedprox.resident import resident
+from fedprox.core.threads import Workers
+from fedprox.core.trees import Tree, quiet, scale
+from fedprox.engines.device_side import Broadcast, DeviceSide, Task
+from fedprox.engines.outcome import RoundOutcome, RoundSum
+from fedprox.population.loaded_samples import to_backend
 from fedprox.solvers import LocalProblem
-from fedprox.trees import Tree, quiet, scale
-from fedprox.workers import Workers
 
 __all__ = ["LocalEngine"]
 
@@ -41,11 +41,11 @@ class LocalEngine:
         """Compile what a round needs."""
         self._device.warm_up(params)
 
-    def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast, *, gammas: bool = False) -> RoundAnswer:
+    def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast, *, gammas: bool = False) -> RoundOutcome:
         """Have every task's device work on its subproblem; None is a device that is not asked for its result."""
         shared = self._device.shared(broadcast)
         averaged, summed = RoundSum(len(tasks)), RoundSum(len(tasks))
-        given = RoundAnswer.of_nobody(len(tasks), gammas)
+        given = RoundOutcome.of_none(len(tasks), gammas)
         solved: list[tuple[LocalProblem, Tree] | None] = [None] * len(tasks)
         adding = Lock()
 
@@ -74,7 +74,7 @@ class LocalEngine:
 
     def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
         """Return sum of weight * grad F_k(params) over the tasks."""
-        at = resident(params)
+        at = to_backend(params)
         total, adding = RoundSum(len(tasks)), Lock()
 
         @quiet

@@ -18,9 +18,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
+from fedprox.core.trees import Tree, difference
 from fedprox.methods.method import Method
-from fedprox.trees import Tree, difference
 
 __all__ = ["AdaptiveServer", "fedadam"]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from fedprox.core.trees import Tree, difference, scale, total
 from fedprox.methods.method import Method
-from fedprox.trees import Tree, difference, scale, total
 
 __all__ = ["fedavgm"]
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedprox.core.trees import Tree, difference
 from fedprox.methods.method import Method
-from fedprox.trees import Tree, difference
 
 __all__ = ["feddane"]
 

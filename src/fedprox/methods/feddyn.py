@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
+from fedprox.core.trees import Tree, difference, scale
 from fedprox.methods.method import Method, Reply, Solution
-from fedprox.trees import Tree, difference, scale
 
 __all__ = ["feddyn"]
 
@@ -33,7 +33,7 @@ __all__ = ["feddyn"]
 def feddyn(alpha: float = 0.1) -> Method:
     """Return FedDyn: a proximal term and a running dual; partial work is kept.
 
-    >>> feddyn(alpha=0.5).mu(0.0)
+    >>> feddyn(alpha=0.5).subproblem_mu(0.0)
     0.5
     """
     if not alpha > 0:
@@ -45,7 +45,7 @@ def feddyn(alpha: float = 0.1) -> Method:
 class _FedDyn(Method):
     alpha: float = 0.1
 
-    def mu(self, mu: float) -> float:
+    def subproblem_mu(self, mu: float) -> float:
         return self.alpha
 
     def start(self, params: Tree) -> Tree:

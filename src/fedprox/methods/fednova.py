@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedprox.core.trees import Tree, difference, scale
 from fedprox.methods.gradient_count import check_counts_gradients, gradient_count
 from fedprox.methods.method import Method, Reply, Solution
 from fedprox.solvers import Solver
-from fedprox.trees import Tree, difference, scale
 
 __all__ = ["fednova"]
 

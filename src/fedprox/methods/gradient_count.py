@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
 from fedprox.solvers import Solver
 from fedprox.solvers.sgd import Sgd
 

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.trees import Tree
+from fedprox.participation.stragglers import Workload
 from fedprox.solvers import Solver
-from fedprox.systems import Work
-from fedprox.trees import Tree
 
 __all__ = ["Method", "Reply", "Solution"]
 
@@ -67,11 +67,11 @@ class Method:
     def check(self, solver: Solver) -> None:
         """Refuse a solver that the method cannot use."""
 
-    def kept(self, work: Work) -> NDArray[np.bool_]:
+    def kept(self, work: Workload) -> NDArray[np.bool_]:
         """Return which listed devices take part in the merge."""
         return np.ones_like(work.straggler) if self.keeps_partial_work else ~work.straggler
 
-    def mu(self, mu: float) -> float:
+    def subproblem_mu(self, mu: float) -> float:
         """Return the proximal coefficient of the subproblem, given `method.mu`."""
         return mu if self.proximal else 0.0
 

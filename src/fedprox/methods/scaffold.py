@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from fedprox.core.trees import Tree, difference, scale, total
 from fedprox.methods.gradient_count import check_counts_gradients, gradient_count
 from fedprox.methods.method import Method, Reply, Solution
 from fedprox.solvers import Solver
-from fedprox.trees import Tree, difference, scale, total
 
 __all__ = ["scaffold"]
 

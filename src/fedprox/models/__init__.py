@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from numpy.typing import ArrayLike
 
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
 from fedprox.models.linear_regression import linear_regression
 from fedprox.models.model import Model, classifier, mean_gradient
 from fedprox.models.networks import cnn, mlp

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedprox.runtime import one_kernel
-from fedprox.trees import Tree
+from fedprox.core.compilation import one_kernel
+from fedprox.core.trees import Tree
 
 __all__ = ["init_layer", "last_hidden"]
 

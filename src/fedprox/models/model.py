@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.trees import Tree
+from fedprox.core.trees import Tree
 
 __all__ = ["Array", "Model", "classifier", "mean_gradient", "second_moment"]
 
@@ -35,7 +35,7 @@ class Model:
         where accuracy means nothing, None.
       gradient: optionally `gradient(params, x, y, weights)`, the gradient of `sum(weights * loss)`.
       small: whether its products of two matrices are so small that a whole loop over mini-batches is best compiled
-        into one kernel (`fedprox.runtime.one_kernel`). Its gradient must then depend on x and y.
+        into one kernel (`fedprox.core.compilation.one_kernel`). Its gradient must then depend on x and y.
       curvature_bound: only for a loss that is convex in the parameters, and only where one is known:
         `curvature_bound(x)`, a number that no eigenvalue of the Hessian of the mean loss over the examples x exceeds,
         whatever the parameters and labels.

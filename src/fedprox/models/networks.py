@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
+from fedprox.core.trees import Tree
 from fedprox.models.model import Model, classifier
-from fedprox.trees import Tree
 
 __all__ = ["cnn", "mlp"]
 

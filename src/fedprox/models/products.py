@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedprox.runtime import SMALL, is_within_one_kernel
+from fedprox.core.compilation import SMALL, is_within_one_kernel
 
 __all__ = ["is_small", "outer_products", "scores"]
 

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprox.core.trees import Tree
 from fedprox.models.model import Array, Model, second_moment
 from fedprox.models.products import is_small, outer_products, scores
-from fedprox.trees import Tree
 
 __all__ = ["softmax_regression"]
 

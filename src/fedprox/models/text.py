@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
-from fedprox.errors import DataError
+from fedprox.core.errors import DataError
+from fedprox.core.trees import Tree
 from fedprox.models.lstm import init_layer, last_hidden
 from fedprox.models.model import Model, classifier
-from fedprox.trees import Tree
 
 __all__ = ["char_lstm", "sentiment_lstm"]
 

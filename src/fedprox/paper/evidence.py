@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.history import History
 from fedprox.paper.experiments import Curve
 from fedprox.paper.intervals import Interval, interval
 from fedprox.paper.results import Histories
+from fedprox.runs.history import History
 
 __all__ = ["Evidence", "Summary", "at_most", "average", "compare", "level", "roughness", "series", "side", "within"]
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from fedprox.grouping import Group
 from fedprox.paper.experiments import Experiment, Panel
 from fedprox.paper.protocol import DATASETS, FRAME_COLOUR, MEASURES
 from fedprox.paper.results import Results
+from fedprox.runs.seed_groups import Group
 
-__all__ = ["draw", "notes_of"]
+__all__ = ["collect_notes", "plot_experiment"]
 
 
-def draw(experiment: Experiment, results: Results) -> Figure:
+def plot_experiment(experiment: Experiment, results: Results) -> Figure:
     """Draw a figure: means over seeds, with bands of one standard deviation."""
     rows, columns = len(experiment.rows), len(experiment.rows[0])
     figure = Figure(figsize=(3.6 * columns + 0.6, 2.6 * rows + 1.2), layout="constrained")
@@ -31,14 +31,16 @@ def draw(experiment: Experiment, results: Results) -> Figure:
         grid[number][0].set_ylabel(name + MEASURES[panels[0].measure])
     _add_legend(figure, experiment)
     width = 44 * columns
-    figure.supxlabel("\n".join(textwrap.wrap(" ".join(notes_of(experiment, results)), width)), fontsize=8, color="0.35")
+    figure.supxlabel(
+        "\n".join(textwrap.wrap(" ".join(collect_notes(experiment, results)), width)), fontsize=8, color="0.35"
+    )
     return figure
 
 
-def notes_of(experiment: Experiment, results: Results) -> list[str]:
+def collect_notes(experiment: Experiment, results: Results) -> list[str]:
     """Return what must stand on a figure: how many seeds, and every reduction of a data set that it shows."""
     datasets = dict.fromkeys(curve.dataset for curve in experiment.curves)
-    seeds = {name: len(results.setting.seeds_of(name)) for name in datasets}
+    seeds = {name: len(results.setting.seeds_for(name)) for name in datasets}
     usual = max(seeds.values())
     fewer = [f"{DATASETS[name].title} {count}" for name, count in seeds.items() if count != usual]
     notes = [f"Means and one standard deviation over {usual} seeds" + (f" ({', '.join(fewer)})." if fewer else ".")]

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedprox.history import History
 from fedprox.paper.experiments import arms
 from fedprox.paper.intervals import Interval, combined, interval
 from fedprox.paper.protocol import DATASETS, FIVE
 from fedprox.paper.results import Histories
-from fedprox.stopping import Outcome
+from fedprox.runs.history import History
+from fedprox.runs.stopping import Outcome
 
 __all__ = ["PAPER_POINTS", "Ending", "Improvement", "ending", "headline", "headline_lines", "mean_improvement"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedprox.student import t_quantile
+from fedprox.core.student_t import t_quantile
 
 __all__ = ["Interval", "combined", "interval"]
 

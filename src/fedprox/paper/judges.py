@@ -12,7 +12,6 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from fedprox.history import History
 from fedprox.paper.evidence import Evidence, Summary, at_most, average, compare, level, roughness, series, side, within
 from fedprox.paper.experiments import Curve, arms
 from fedprox.paper.headline import PAPER_POINTS, headline, mean_improvement
@@ -20,7 +19,8 @@ from fedprox.paper.intervals import interval
 from fedprox.paper.protocol import DATASETS, FIVE, STRAGGLERS, SYNTHETIC
 from fedprox.paper.results import Histories
 from fedprox.paper.verdicts import FAILS, HOLDS, PARTLY, Judgement, judged, untested
-from fedprox.stopping import Outcome
+from fedprox.runs.history import History
+from fedprox.runs.stopping import Outcome
 
 __all__ = [
     "ACCURACY_MARGIN",

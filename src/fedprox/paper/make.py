@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedprox.errors import ConfigError, nearest
-from fedprox.files import write_atomically
+from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.files import write_atomically
+from fedprox.experiments.scheduler import Event, Job
 from fedprox.paper.experiments import EXPERIMENTS, Experiment
-from fedprox.paper.figures import draw, notes_of
+from fedprox.paper.figures import collect_notes, plot_experiment
 from fedprox.paper.headline import headline, headline_lines
 from fedprox.paper.provenance import provenance
 from fedprox.paper.results import Results
 from fedprox.paper.results_page import results_page
-from fedprox.paper.runs import Setting, expected_seconds, is_complete, jobs_of, run_missing
+from fedprox.paper.runs import Setting, build_jobs, expected_seconds, is_complete, run_missing
 from fedprox.paper.tables import csv_text, figure_rows, table1, table1_lines
-from fedprox.plot import save
-from fedprox.scheduler import Event, Job
+from fedprox.report.plot import save
 
-__all__ = ["TABLE", "Made", "make", "names_of", "overview"]
+__all__ = ["TABLE", "Made", "list_names", "make", "overview"]
 
 TABLE = "table1"
 _HEADLINE = "figure7"
@@ -37,10 +37,10 @@ class Made:
     files: list[Path]
 
 
-def names_of(name: str) -> list[str]:
+def list_names(name: str) -> list[str]:
     """Return the table and figures that a name on the command line stands for.
 
-    >>> names_of("figure3"), len(names_of("all"))
+    >>> list_names("figure3"), len(list_names("all"))
     (['figure3'], 13)
     """
     every = [TABLE, *EXPERIMENTS]
@@ -88,7 +88,7 @@ def make(
         files += _figure(experiment, results, folder)
         if experiment.name == _HEADLINE:
             lines += headline_lines(headline(results))
-    if len(names) == len(names_of("all")):
+    if len(names) == len(list_names("all")):
         file = page or folder / "results.md"
         file.parent.mkdir(parents=True, exist_ok=True)
         place = os.path.relpath(folder.resolve(), file.parent.resolve())
@@ -104,7 +104,7 @@ def overview(setting: Setting) -> list[dict[str, Any]]:
         *((each.name, each.about, each.curves) for each in EXPERIMENTS.values()),
         ("all", "table and figures, runs they share once, and a page with a verdict on each claim", every),
     ):
-        jobs = jobs_of(curves, setting)
+        jobs = build_jobs(curves, setting)
         left = [job for job in jobs if not is_complete(job)]
         seconds = sum(expected_seconds(job, setting.scale) for job in left)
         rows.append({"name": name, "about": about, "runs": len(jobs), "left": len(left), "core_seconds": seconds})
@@ -112,8 +112,8 @@ def overview(setting: Setting) -> list[dict[str, Any]]:
 
 
 def _figure(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
-    setting, notes = results.setting, notes_of(experiment, results)
-    figure, path = draw(experiment, results), folder / experiment.name
+    setting, notes = results.setting, collect_notes(experiment, results)
+    figure, path = plot_experiment(experiment, results), folder / experiment.name
     runs = [run for curve in experiment.curves for run in results.runs(curve)]
     files = [save(figure, path.with_suffix(".pdf"))]
     figure.set_layout_engine("none")  # it stays as it is: to find it again takes as long as to draw

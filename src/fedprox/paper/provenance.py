@@ -17,7 +17,7 @@ import numpy as np
 
 from fedprox import __version__
 from fedprox.paper.runs import Setting, config_hash
-from fedprox.saved import SavedRun
+from fedprox.runs.reader import SavedRun
 
 __all__ = ["commit", "machine", "provenance"]
 

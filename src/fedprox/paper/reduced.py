@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from fedprox import data
 from fedprox.config import Config
-from fedprox.errors import DataError
+from fedprox.core.errors import DataError
+from fedprox.core.randomness import Purpose, words
 from fedprox.paper.scales import Reduction, Subset
 from fedprox.population import Population, Samples
-from fedprox.population_folder import read_manifest
-from fedprox.population_writer import save_population
-from fedprox.randomness import Purpose, words
+from fedprox.population.folder import read_manifest
+from fedprox.population.writer import save_population
 
-__all__ = ["STAND_IN_MODEL", "reduced_folder", "subset_of", "write_reduced"]
+__all__ = ["STAND_IN_MODEL", "reduced_folder", "take_subset", "write_reduced"]
 
 STAND_IN_MODEL = "softmax_regression"
 _STAND_IN = Subset(devices=12, share=0.1, least=10)
@@ -40,22 +40,22 @@ def write_reduced(dataset: str, reduction: Reduction, folder: Path) -> None:
             raise DataError(f"{folder} must hold {sentence!r}; it holds {found!r}: choose another `--out`")
         return
     if reduction.is_stand_in:
-        population = subset_of(data.synthetic(1.0, 1.0), _STAND_IN)
+        population = take_subset(data.synthetic(1.0, 1.0), _STAND_IN)
     elif reduction.subset is not None:
-        population = subset_of(data.load(Config.from_dict({"data": {"name": dataset}})), reduction.subset)
+        population = take_subset(data.load(Config.from_dict({"data": {"name": dataset}})), reduction.subset)
     else:
         return
     save_population(population, folder, about={"part of": dataset, "reduction": sentence})
 
 
-def subset_of(population: Population, subset: Subset, seed: int = 0) -> Population:
+def take_subset(population: Population, subset: Subset, seed: int = 0) -> Population:
     """Return a part of a population: devices drawn at random, and of each a share of its samples, drawn at random.
 
     A share, rather than a number, keeps the devices as unequal as they are. Test samples are taken in the same share,
     at least a quarter as many as training samples.
 
     >>> whole = data.synthetic(1.0, 1.0)
-    >>> part = subset_of(whole, Subset(devices=5, share=0.1, least=10))
+    >>> part = take_subset(whole, Subset(devices=5, share=0.1, least=10))
     >>> part.devices, len(part.train) < len(whole.train), part.shape == whole.shape
     (5, True, True)
     """

@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from fedprox.history import History
 from fedprox.paper.experiments import Curve
 from fedprox.paper.protocol import DATASETS
-from fedprox.paper.runs import Setting, is_complete, jobs_of
-from fedprox.saved import SavedRun, load_run
+from fedprox.paper.runs import Setting, build_jobs, is_complete
+from fedprox.runs.history import History
+from fedprox.runs.reader import SavedRun, load_run
 
 __all__ = ["Histories", "Results"]
 
@@ -35,7 +35,7 @@ class Results:
     def runs(self, curve: Curve) -> list[SavedRun]:
         """Return the finished runs behind a curve, one per seed, in the order of seeds."""
         if curve not in self._by_curve:
-            jobs = [job for job in jobs_of([curve], self.setting) if is_complete(job)]
+            jobs = [job for job in build_jobs([curve], self.setting) if is_complete(job)]
             found = [self._read(job.out) for job in jobs]
             self._by_curve[curve] = sorted(found, key=lambda run: run.seed)
         return self._by_curve[curve]
@@ -48,7 +48,7 @@ class Results:
     def histories(self, curve: Curve) -> list[History]:
         """Return one history per seed, and none while a seed is missing: the seeds of two curves must be the same."""
         runs = self.runs(curve)
-        return [run.history for run in runs] if len(runs) == len(self.setting.seeds_of(curve.dataset)) else []
+        return [run.history for run in runs] if len(runs) == len(self.setting.seeds_for(curve.dataset)) else []
 
     @cached_property
     def reductions(self) -> Mapping[str, str]:

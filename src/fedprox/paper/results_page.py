@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedprox.core.student_t import LEVEL
 from fedprox.paper.claims import CLAIMS, Claim
 from fedprox.paper.experiments import EXPERIMENTS
 from fedprox.paper.headline import headline, headline_lines
@@ -11,7 +12,6 @@ from fedprox.paper.provenance import commit, machine
 from fedprox.paper.results import Results
 from fedprox.paper.tables import table1, table1_lines
 from fedprox.paper.verdicts import FAILS, HOLDS, NOT_TESTED, PARTLY, Judgement
-from fedprox.student import LEVEL
 
 __all__ = ["judge_all", "results_page"]
 

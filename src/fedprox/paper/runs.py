@@ -17,22 +17,22 @@ from typing import Any
 
 from fedprox import data
 from fedprox.config import Config
-from fedprox.errors import RunError
+from fedprox.config.recipes import load_settings
+from fedprox.core.errors import RunError
+from fedprox.experiments.scheduler import Event, Job, run_jobs
 from fedprox.paper.experiments import Curve
 from fedprox.paper.protocol import DATASETS
 from fedprox.paper.reduced import STAND_IN_MODEL, reduced_folder, write_reduced
 from fedprox.paper.scales import Scale
-from fedprox.recipes import settings_of
-from fedprox.run_folder import read_summary
-from fedprox.scheduler import Event, Job, run_jobs
+from fedprox.runs.folder import read_summary
 
 __all__ = [
     "Setting",
+    "build_config",
+    "build_jobs",
     "config_hash",
-    "config_of",
     "expected_seconds",
     "is_complete",
-    "jobs_of",
     "run_missing",
 ]
 
@@ -47,12 +47,12 @@ class Setting:
     scale: Scale
     seeds: int | None = None
 
-    def seeds_of(self, dataset: str) -> range:
+    def seeds_for(self, dataset: str) -> range:
         """Return the seeds of each curve on a data set."""
         return range(self.seeds or self.scale.of(dataset).seeds)
 
 
-def config_of(curve: Curve, seed: int, setting: Setting) -> Config:
+def build_config(curve: Curve, seed: int, setting: Setting) -> Config:
     """Return the whole config of one run behind a curve.
 
     Without stragglers FedAvg drops nobody and is FedProx with mu = 0, bit for bit, so that one run serves both.
@@ -110,7 +110,7 @@ def config_hash(config: Config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def jobs_of(curves: Iterable[Curve], setting: Setting) -> list[Job]:
+def build_jobs(curves: Iterable[Curve], setting: Setting) -> list[Job]:
     """Return one job for each distinct run behind the curves, finished or not.
 
     Cheap data sets come first; the runs of one stand together, so that compiled programs are used again, and the long
@@ -118,8 +118,8 @@ def jobs_of(curves: Iterable[Curve], setting: Setting) -> list[Job]:
     """
     jobs: dict[Path, Job] = {}
     for curve in curves:
-        for seed in setting.seeds_of(curve.dataset):
-            config = config_of(curve, seed, setting)
+        for seed in setting.seeds_for(curve.dataset):
+            config = build_config(curve, seed, setting)
             folder = _folder(curve.dataset, config, setting)
             jobs.setdefault(folder, Job(curve.dataset, config, folder, resume=True))
     return sorted(
@@ -141,7 +141,7 @@ def run_missing(
       on_start: called once, with the jobs that are to be run and how many were finished before.
       on_event: called with the progress of each.
     """
-    jobs = jobs_of(curves, setting)
+    jobs = build_jobs(curves, setting)
     todo = [job for job in jobs if not is_complete(job)]
     for dataset in dict.fromkeys(job.name for job in todo):
         reduction = setting.scale.of(dataset)
@@ -179,7 +179,7 @@ def is_complete(job: Job) -> bool:
 
 @cache
 def _recipe(dataset: str) -> Mapping[str, Any]:
-    return MappingProxyType(settings_of(dataset))
+    return MappingProxyType(load_settings(dataset))
 
 
 @cache

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedprox.errors import ConfigError, nearest
+from fedprox.core.errors import ConfigError, nearest
 
-__all__ = ["SCALES", "Cost", "Reduction", "Scale", "Subset", "scale_of"]
+__all__ = ["SCALES", "Cost", "Reduction", "Scale", "Subset", "find_scale"]
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class Scale:
         return self.reductions.get(dataset, self.reductions["synthetic"])
 
 
-def scale_of(name: str) -> Scale:
+def find_scale(name: str) -> Scale:
     """Return a scale by its name.
 
-    >>> scale_of("desk").of("mnist").rounds is None
+    >>> find_scale("desk").of("mnist").rounds is None
     True
     """
     if name not in SCALES:

@@ -11,12 +11,12 @@ import numpy as np
 
 from fedprox import data
 from fedprox.config import Config
+from fedprox.core.errors import DataError
 from fedprox.data.table1 import PAPER, Statistics, statistics
-from fedprox.errors import DataError
-from fedprox.grouping import Group
 from fedprox.paper.experiments import Experiment
 from fedprox.paper.protocol import DATASETS
 from fedprox.paper.results import Results
+from fedprox.runs.seed_groups import Group
 
 __all__ = ["csv_text", "figure_rows", "table1", "table1_lines"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedprox.privacy.accountant import Accountant, accountant_of
+from fedprox.privacy.accountant import Accountant, build_accountant
 from fedprox.privacy.clipping import clip
-from fedprox.privacy.mechanism import Mechanism, equal_weights, mechanism_of
+from fedprox.privacy.mechanism import Mechanism, build_mechanism, equal_weights
 from fedprox.privacy.noise import Normals, seeded_normals, system_normals, with_noise
 from fedprox.privacy.rules import check_private
 
@@ -12,11 +12,11 @@ __all__ = [
     "Accountant",
     "Mechanism",
     "Normals",
-    "accountant_of",
+    "build_accountant",
+    "build_mechanism",
     "check_private",
     "clip",
     "equal_weights",
-    "mechanism_of",
     "seeded_normals",
     "system_normals",
     "with_noise",

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.config import Config
-from fedprox.errors import FedProxError
+from fedprox.core.errors import FedProxError
 
-__all__ = ["Accountant", "accountant_of", "load_dp_accounting"]
+__all__ = ["Accountant", "build_accountant", "load_dp_accounting"]
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class Accountant:
         return _one_round(self.devices, self.per_round, self.noise_multiplier / 2)
 
 
-def accountant_of(config: Config, devices: int) -> Accountant | None:
+def build_accountant(config: Config, devices: int) -> Accountant | None:
     """Return the accountant of a private run; None where the config asks for no privacy.
 
-    >>> accountant_of(Config.from_dict({}), 30) is None
+    >>> build_accountant(Config.from_dict({}), 30) is None
     True
     """
     chosen = config.privacy

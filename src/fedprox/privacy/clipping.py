@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprox.trees import Tree, quiet, scale, squared_norm
+from fedprox.core.trees import Tree, quiet, scale, squared_norm
 
 __all__ = ["clip"]
 

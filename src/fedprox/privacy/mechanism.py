@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.config import Config
+from fedprox.core.trees import Tree, difference
 from fedprox.privacy.clipping import clip
 from fedprox.privacy.noise import Normals, with_noise
-from fedprox.trees import Tree, difference
 
-__all__ = ["Mechanism", "equal_weights", "mechanism_of"]
+__all__ = ["Mechanism", "build_mechanism", "equal_weights"]
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Mechanism:
         return jax.tree.map(moved, anchor, mean_update if replies else jax.tree.map(np.zeros_like, anchor))
 
 
-def mechanism_of(config: Config) -> Mechanism | None:
+def build_mechanism(config: Config) -> Mechanism | None:
     """Return the mechanism that the config asks for, or None.
 
-    >>> mechanism_of(Config.from_dict({})) is None
+    >>> build_mechanism(Config.from_dict({})) is None
     True
     """
     chosen = config.privacy

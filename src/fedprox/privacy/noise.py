@@ -20,8 +20,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.randomness import Purpose, generator
-from fedprox.trees import Tree
+from fedprox.core.randomness import Purpose, generator
+from fedprox.core.trees import Tree
 
 __all__ = ["Normals", "seeded_normals", "system_normals", "with_noise"]
 

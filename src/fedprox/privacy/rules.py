@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedprox.config import PrivacyConfig
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
 from fedprox.methods import Method
-from fedprox.mu import ConstantMu, MuController
+from fedprox.methods.mu import ConstantMu, MuController
 from fedprox.privacy.accountant import load_dp_accounting
 
 __all__ = ["check_private"]

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedprox.errors import RunFolderError
-from fedprox.files import write_atomically
-from fedprox.grouping import Group, differing, flat_settings, group_runs, setting_text
+from fedprox.core.errors import RunFolderError
+from fedprox.core.files import write_atomically
 from fedprox.report.figures import Figure, axis_figures, curve_figures, fairness_figure, fairness_rows, time_figure
 from fedprox.report.page import page, table
 from fedprox.report.participation import participation
-from fedprox.report.reach_section import reach_figure, reach_section, reached
+from fedprox.report.reached_devices_section import reach_figure, reach_section, reached
 from fedprox.report.verdict import verdict
-from fedprox.saved import find_runs
+from fedprox.runs.reader import find_runs
+from fedprox.runs.seed_groups import Group, differing, flat_settings, group_runs, setting_text
 
 __all__ = ["report", "verdict", "write_report"]
 

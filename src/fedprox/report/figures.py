@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedprox.axis import BYTES, SECONDS, on_axis
-from fedprox.grouping import Group
+from fedprox.runs.curve_axis import BYTES, SECONDS, on_axis
+from fedprox.runs.seed_groups import Group
 
 __all__ = [
     "Figure",

@@ -16,7 +16,7 @@ from string import Template
 from typing import Any
 
 from fedprox import __version__
-from fedprox.errors import FedProxError
+from fedprox.core.errors import FedProxError
 
 __all__ = ["page", "table"]
 

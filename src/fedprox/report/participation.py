@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedprox.grouping import Group
-from fedprox.history import History
+from fedprox.runs.history import History
+from fedprox.runs.seed_groups import Group
 
 __all__ = ["participation"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fedprox.grouping import Group
+from fedprox.runs.seed_groups import Group
 
 __all__ = ["verdict"]
 

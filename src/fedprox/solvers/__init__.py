@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedprox.config import SolverConfig
-from fedprox.errors import ConfigError, nearest
+from fedprox.core.errors import ConfigError, nearest
 from fedprox.solvers.adam import adam
 from fedprox.solvers.closed_form import closed_form
 from fedprox.solvers.gradient_descent import gradient_descent
 from fedprox.solvers.lbfgs import lbfgs
 from fedprox.solvers.newton_cg import newton_cg
-from fedprox.solvers.opaque import LocalView, opaque
 from fedprox.solvers.optax_steps import from_optax, named_optax
+from fedprox.solvers.python_callable import LocalView, opaque
 from fedprox.solvers.sgd import sgd
 from fedprox.solvers.solver import LocalProblem, Solver
 from fedprox.solvers.stepwise import Stepwise, fullbatch_program, minibatch_program

@@ -13,8 +13,8 @@ from functools import lru_cache
 import jax
 import jax.numpy as jnp
 
+from fedprox.core.trees import Tree
 from fedprox.solvers.stepwise import Stepwise
-from fedprox.trees import Tree
 
 __all__ = ["adam"]
 

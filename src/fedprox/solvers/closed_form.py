@@ -17,9 +17,9 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.errors import ConfigError
+from fedprox.core.errors import ConfigError
+from fedprox.core.trees import Tree, to_numpy
 from fedprox.solvers.solver import LocalProblem
-from fedprox.trees import Tree, to_numpy
 
 __all__ = ["closed_form"]
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from fedprox.core.trees import Tree
 from fedprox.solvers.line_search import search
 from fedprox.solvers.oracle import Oracle, Point, Vector
 from fedprox.solvers.solver import LocalProblem
-from fedprox.trees import Tree
 
 __all__ = ["Descent", "Rule", "Step"]
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from fedprox.errors import ConfigError, nearest
+from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.trees import Tree
 from fedprox.solvers.stepwise import Stepwise
-from fedprox.trees import Tree
 
 if TYPE_CHECKING:
     import optax

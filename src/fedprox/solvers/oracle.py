@@ -16,17 +16,17 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
+from fedprox.core.compilation import compiled
+from fedprox.core.trees import Tree
 from fedprox.models import Model
-from fedprox.runtime import compiled
 from fedprox.solvers.solver import LocalProblem, span
-from fedprox.subproblem import (
+from fedprox.solvers.subproblem import (
     Subproblem,
     add_terms,
     add_terms_to_value,
     device_curvature,
     device_value_and_gradient,
 )
-from fedprox.trees import Tree
 
 __all__ = ["Oracle", "Point", "Vector"]
 
@@ -55,8 +55,8 @@ class Oracle:
         self.precision = flat.dtype
         self.spent = 0
         self._local = local
-        self._data = (local.problem, local.resident.x, local.resident.y)
-        self._evaluate, self._multiply = _programs(local.model, local.resident.block, local.resident.typical)
+        self._data = (local.problem, local.loaded.x, local.loaded.y)
+        self._evaluate, self._multiply = _programs(local.model, local.loaded.block, local.loaded.typical)
 
     def affords(self, answers: int) -> bool:
         """Return whether the budget is enough for that many more answers."""

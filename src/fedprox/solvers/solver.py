@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.budget import Piece, batches_of, minibatches, steps_per_epoch
+from fedprox.core.trees import Tree
 from fedprox.models import Model
+from fedprox.participation.budget import Piece, minibatches, split_batches, steps_per_epoch
 from fedprox.population import Samples
-from fedprox.resident import Resident
-from fedprox.subproblem import Subproblem
-from fedprox.trees import Tree
+from fedprox.population.loaded_samples import LoadedSamples
+from fedprox.solvers.subproblem import Subproblem
 
 __all__ = ["LocalProblem", "Solver"]
 
@@ -31,7 +31,7 @@ class LocalProblem:
     model: Model
     problem: Subproblem  # with its arrays where the programs run
     samples: Samples
-    resident: Resident
+    loaded: LoadedSamples
     device: int
     round: int
     seed: int
@@ -69,7 +69,7 @@ class LocalProblem:
             taken += steps
 
     def minibatches(self, piece: int, epochs_at_once: int = 0) -> Iterator[Piece]:
-        """Return the mini-batches of the whole budget, as `fedprox.budget.minibatches` does."""
+        """Return the mini-batches of the whole budget, as `fedprox.participation.budget.minibatches` does."""
         pieces = minibatches(
             self.count,
             self.batch_size,
@@ -89,7 +89,7 @@ class LocalProblem:
                 yield np.arange(self.count, dtype=np.int32)
             return
         for piece in self.minibatches(piece=256):
-            yield from batches_of(piece, self.count)
+            yield from split_batches(piece, self.count)
 
 
 class Solver(Protocol):

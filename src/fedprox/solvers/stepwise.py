@@ -16,15 +16,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedprox.inexactness import gradient_norm_program, inexactness
+from fedprox.core.compilation import SMALL, compiled, is_plain_arithmetic, needs_its_first, one_kernel
+from fedprox.core.trees import Tree
 from fedprox.models import Model, mean_gradient
-from fedprox.resident import scalar
-from fedprox.runtime import SMALL, compiled, is_plain_arithmetic, needs_its_first, one_kernel
+from fedprox.population.loaded_samples import scalar
+from fedprox.solvers.inexactness import gradient_norm_program, inexactness
 from fedprox.solvers.solver import LocalProblem, span
-from fedprox.subproblem import Subproblem, add_terms, device_gradient
-from fedprox.trees import Tree
+from fedprox.solvers.subproblem import Subproblem, add_terms, device_gradient
 
-__all__ = ["Stepwise", "Target", "fullbatch_program", "minibatch_program", "piece_of"]
+__all__ = ["Stepwise", "Target", "fullbatch_program", "minibatch_program", "steps_per_call"]
 
 
 def _gradient_itself(gradient: Callable[[Tree], Tree], params: Tree, state: Tree) -> Tree:
@@ -59,9 +59,9 @@ class Stepwise:
             return params, taken
         state = self.init(params)
         learning_rate = scalar(local.learning_rate)
-        fixed = (local.problem, learning_rate, local.resident.x, local.resident.y)
+        fixed = (local.problem, learning_rate, local.loaded.x, local.loaded.y)
         if local.batch_size == 0:
-            program = fullbatch_program(local.model, self, local.resident.block)
+            program = fullbatch_program(local.model, self, local.loaded.block)
             for steps in local.fullbatch_steps(0 if target is None else 1):
                 params, state = program(params, state, *fixed, span(local.begin, local.count, steps))
                 taken += steps
@@ -70,7 +70,7 @@ class Stepwise:
             return params, taken
         program = minibatch_program(local.model, self, local.batch_size)
         begin, count = local.begin, local.count
-        for rows, first, steps in local.minibatches(piece_of(local), epochs_at_once=0 if target is None else 1):
+        for rows, first, steps in local.minibatches(steps_per_call(local), epochs_at_once=0 if target is None else 1):
             params, state = program(params, state, *fixed, span(begin, count, first, steps), rows)
             taken += steps
             if target is not None and taken % local.steps_per_epoch == 0 and target.is_met(params):
@@ -78,7 +78,7 @@ class Stepwise:
         return params, taken
 
 
-def piece_of(local: LocalProblem) -> int:
+def steps_per_call(local: LocalProblem) -> int:
     """Return how many steps are taken in one call of the compiled loop.
 
     Many, so that a call costs little beside them; fewer of a larger model, because their orders share the cache with
@@ -102,8 +102,8 @@ class Target:
 
     def _norm(self, params: Tree) -> float:
         local = self._local
-        program = gradient_norm_program(local.model, local.resident.block)
-        return float(program(params, local.problem, local.resident.x, local.resident.y, span(local.begin, local.count)))
+        program = gradient_norm_program(local.model, local.loaded.block)
+        return float(program(params, local.problem, local.loaded.x, local.loaded.y, span(local.begin, local.count)))
 
 
 @lru_cache(maxsize=32)

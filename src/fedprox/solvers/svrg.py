@@ -21,14 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprox.budget import Piece
+from fedprox.core.compilation import compiled
+from fedprox.core.trees import Tree
 from fedprox.models import Model
-from fedprox.runtime import compiled
+from fedprox.participation.budget import Piece
 from fedprox.solvers.sgd import sgd
 from fedprox.solvers.solver import LocalProblem, span
-from fedprox.solvers.stepwise import Stepwise, minibatch_program, piece_of
-from fedprox.subproblem import Subproblem, add_terms, device_gradient
-from fedprox.trees import Tree
+from fedprox.solvers.stepwise import Stepwise, minibatch_program, steps_per_call
+from fedprox.solvers.subproblem import Subproblem, add_terms, device_gradient
 
 __all__ = ["svrg"]
 
@@ -50,19 +50,19 @@ class _SVRG:
         """Take snapshots and inner steps up to the budget, or until a snapshot is gamma-inexact."""
         if local.batch_size == 0:
             return sgd().solve(local)
-        snapshot_of = _snapshot_program(local.model, local.resident.block)
+        snapshot_of = _snapshot_program(local.model, local.loaded.block)
         program = minibatch_program(local.model, _INNER, local.batch_size)
-        data = (local.problem, np.float32(local.learning_rate), local.resident.x, local.resident.y)
+        data = (local.problem, np.float32(local.learning_rate), local.loaded.x, local.loaded.y)
         params, taken, norm_at_anchor = local.problem.anchor, 0, None
         batches = _inner_batches(local, self.epochs)
         if local.budget < local.steps_per_epoch:  # too little for a snapshot; an engine compiles this way
             nothing = span(local.begin, 0)
-            gradient, _ = snapshot_of(params, local.problem, local.resident.x, local.resident.y, nothing)
-            rows = np.zeros((piece_of(local), local.batch_size), np.int32)
+            gradient, _ = snapshot_of(params, local.problem, local.loaded.x, local.loaded.y, nothing)
+            rows = np.zeros((steps_per_call(local), local.batch_size), np.int32)
             program(params, (params, gradient), *data, span(local.begin, local.count, 0, 0), rows)
         while local.affords(taken + local.steps_per_epoch):
             place = span(local.begin, local.count)
-            gradient, norm = snapshot_of(params, local.problem, local.resident.x, local.resident.y, place)
+            gradient, norm = snapshot_of(params, local.problem, local.loaded.x, local.loaded.y, place)
             taken += local.steps_per_epoch
             norm_at_anchor = float(norm) if norm_at_anchor is None else norm_at_anchor
             if float(norm) <= local.gamma * norm_at_anchor:
@@ -80,7 +80,7 @@ class _SVRG:
 def _inner_batches(local: LocalProblem, epochs: int) -> Iterator[tuple[Piece, bool]]:
     """Yield the pieces of the mini-batches, each with whether it ends the inner steps of a snapshot."""
     taken = 0
-    for piece in local.minibatches(piece_of(local), epochs_at_once=1):
+    for piece in local.minibatches(steps_per_call(local), epochs_at_once=1):
         taken += piece.steps
         yield piece, taken % (epochs * local.steps_per_epoch) == 0
 

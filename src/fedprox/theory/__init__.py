@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fedprox.theory.admissible import Condition, conditions, failing, margin
-from fedprox.theory.choices import Answer, best_mu, largest_gamma, smallest_k, smallest_mu
+from fedprox.theory.choices import Choice, best_mu, largest_gamma, smallest_k, smallest_mu
 from fedprox.theory.decrease import dissimilarity_bound, rho, rho_bounded_variance, rho_variable
 from fedprox.theory.rates import ConvexChoice, convex_choice, iteration_complexity, rounds_to
 
@@ -35,8 +35,8 @@ _HOME = {
 }
 
 __all__ = [
-    "Answer",
     "Certificate",
+    "Choice",
     "Condition",
     "ConvexChoice",
     "NotCoveredError",

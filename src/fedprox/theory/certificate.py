@@ -18,21 +18,21 @@ from pathlib import Path
 
 from fedprox import data
 from fedprox.config import Config
-from fedprox.errors import ConfigError, FedProxError
-from fedprox.history import History
+from fedprox.core.errors import ConfigError, FedProxError
+from fedprox.core.trees import is_finite
 from fedprox.models import Model
 from fedprox.population import Population
-from fedprox.run_folder import read_history
+from fedprox.runs.folder import read_history
+from fedprox.runs.history import History
 from fedprox.solvers import Solver
 from fedprox.theory.admissible import failing
-from fedprox.theory.choices import Answer, best_mu, smallest_mu
+from fedprox.theory.choices import Choice, best_mu, smallest_mu
 from fedprox.theory.decrease import rho
 from fedprox.theory.estimates import Smoothness, dissimilarity_along, smoothness
 from fedprox.theory.expectation import FEWEST, Expectation, check_decrease, uncovered
 from fedprox.theory.replay import Devices, largest
 from fedprox.theory.trajectory import Round, Trajectory, again, check_same
-from fedprox.training import train
-from fedprox.trees import is_finite
+from fedprox.training.loop import train
 
 __all__ = ["Certificate", "NotCoveredError", "certify"]
 
@@ -54,8 +54,8 @@ class Certificate:
     epsilon: float
     rounds: tuple[Round, ...]
     assumptions: tuple[str, ...]
-    smallest_mu: Answer  # for the largest gamma and B of the run
-    best_mu: Answer
+    smallest_mu: Choice  # for the largest gamma and B of the run
+    best_mu: Choice
     expectation: Expectation | None
 
     @property
@@ -189,7 +189,7 @@ def _certificate(
     gamma = largest(row.gamma for row in rows)
     b = dissimilarity_along([(row.gradient_norm2, row.B) for row in rows], epsilon)
     if reason := uncovered(mu=math.inf, gamma=gamma, B=b, L_minus=0.0):
-        smallest = best = Answer(None, f"no mu for all rounds: {reason}")
+        smallest = best = Choice(None, f"no mu for all rounds: {reason}")
     else:
         known = {"gamma": gamma, "B": b, "K": K, "L": smooth.L, "L_minus": smooth.L_minus}
         smallest, best = smallest_mu(**known), best_mu(**known)

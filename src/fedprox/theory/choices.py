@@ -24,18 +24,18 @@ import numpy as np
 from fedprox.theory.admissible import failing, margin
 from fedprox.theory.decrease import check_domain, rho
 
-__all__ = ["Answer", "best_mu", "largest_gamma", "smallest_k", "smallest_mu"]
+__all__ = ["Choice", "best_mu", "largest_gamma", "smallest_k", "smallest_mu"]
 
 
 @dataclass(frozen=True)
-class Answer:
+class Choice:
     """The value asked for, or None where there is none; `because` says in a sentence what it is or which rule fails."""
 
     value: float | None
     because: str
 
 
-def smallest_mu(*, gamma: float, B: float, K: float, L: float, L_minus: float = 0.0) -> Answer:
+def smallest_mu(*, gamma: float, B: float, K: float, L: float, L_minus: float = 0.0) -> Choice:
     """Return the mu beyond which rho > 0; at this mu itself rho is 0.
 
     >>> smallest_mu(gamma=0.0, B=1.0, K=8, L=1.0).value  # A = 1/2, c = 1/2 + 10/8, (L B + c) / A
@@ -48,10 +48,10 @@ def smallest_mu(*, gamma: float, B: float, K: float, L: float, L_minus: float = 
         return none
     A, E, F = _numerator(gamma, B, K, L, L_minus)
     root = (E + math.sqrt(E * E + 4 * A * F)) / (2 * A)
-    return Answer(root + L_minus, "rho > 0 for every mu above this one, and for none below")
+    return Choice(root + L_minus, "rho > 0 for every mu above this one, and for none below")
 
 
-def best_mu(*, gamma: float, B: float, K: float, L: float, L_minus: float = 0.0) -> Answer:
+def best_mu(*, gamma: float, B: float, K: float, L: float, L_minus: float = 0.0) -> Choice:
     """Return the mu with the largest rho.
 
     >>> best_mu(gamma=0.0, B=1.0, K=8, L=1.0).value
@@ -67,10 +67,10 @@ def best_mu(*, gamma: float, B: float, K: float, L: float, L_minus: float = 0.0)
         roots = np.roots([A, -2 * E, -(E * L_minus + 3 * F), -2 * F * L_minus])
         mu = float(roots.real.max()) + L_minus  # the only positive root
     value = rho(mu=mu, gamma=gamma, B=B, K=K, L=L, L_minus=L_minus)
-    return Answer(mu, f"rho is largest here: {value:.6g}")
+    return Choice(mu, f"rho is largest here: {value:.6g}")
 
 
-def largest_gamma(*, B: float, K: float, L: float, L_minus: float = 0.0, mu: float | None = None) -> Answer:
+def largest_gamma(*, B: float, K: float, L: float, L_minus: float = 0.0, mu: float | None = None) -> Choice:
     """Return the gamma below which rho > 0: with this mu, or without it for some mu.
 
     At the value itself rho is 0, unless the value is 1: then every gamma in [0, 1] will do.
@@ -83,25 +83,25 @@ def largest_gamma(*, B: float, K: float, L: float, L_minus: float = 0.0, mu: flo
     check_domain(B=B, K=K, L=L, L_minus=L_minus, mu=mu)
     exact = smallest_mu(gamma=0.0, B=B, K=K, L=L, L_minus=L_minus)
     if exact.value is None:
-        return Answer(None, exact.because.replace("no mu gives rho > 0", "no gamma gives rho > 0, whatever mu"))
+        return Choice(None, exact.because.replace("no mu gives rho > 0", "no gamma gives rho > 0, whatever mu"))
     if mu is None:
         s = math.sqrt(2 / K) * B
         gamma = (1 - s) / (B + s)
-        return Answer(gamma, "for every gamma below this one some mu gives rho > 0, and for none above")
+        return Choice(gamma, "for every gamma below this one some mu gives rho > 0, and for none above")
     if mu <= exact.value:
         rule = f"mu must be above {exact.value:.6g} even for gamma = 0; got {mu:.6g}"
-        return Answer(None, f"no gamma gives rho > 0: {rule}")
+        return Choice(None, f"no gamma gives rho > 0: {rule}")
     mu_bar = mu - L_minus
     # rho = (1 + B)/mu - linear (1 + gamma) - square (1 + gamma)^2
     linear = B / mu + math.sqrt(2 / K) * B / mu_bar + L * B / (mu_bar * mu)
     square = L * B * B * (0.5 + (2 * math.sqrt(2 * K) + 2) / K) / mu_bar**2
     gamma = _positive_root(square, linear, (1 + B) / mu) - 1
     if gamma > 1:
-        return Answer(1.0, "rho > 0 for every gamma in [0, 1]")
-    return Answer(gamma, "rho > 0 for every gamma below this one, and for none above")
+        return Choice(1.0, "rho > 0 for every gamma in [0, 1]")
+    return Choice(gamma, "rho > 0 for every gamma below this one, and for none above")
 
 
-def smallest_k(*, gamma: float, B: float, L: float, L_minus: float = 0.0, mu: float | None = None) -> Answer:
+def smallest_k(*, gamma: float, B: float, L: float, L_minus: float = 0.0, mu: float | None = None) -> Choice:
     """Return the smallest whole K with rho > 0: with this mu, or without it for some mu.
 
     >>> smallest_k(gamma=0.0, B=2.0, L=1.0).value  # K > 2 B^2
@@ -111,27 +111,27 @@ def smallest_k(*, gamma: float, B: float, L: float, L_minus: float = 0.0, mu: fl
     """
     check_domain(gamma=gamma, B=B, L=L, L_minus=L_minus, mu=mu)
     if gamma * B >= 1:
-        return Answer(None, f"no K gives rho > 0, whatever mu: gamma*B < 1 fails: {gamma * B:.4g} against 1")
+        return Choice(None, f"no K gives rho > 0, whatever mu: gamma*B < 1 fails: {gamma * B:.4g} against 1")
     drift = B * (1 + gamma)
     if mu is None:
         u = (1 - gamma * B) / (math.sqrt(2) * drift)  # of u = 1/sqrt(K)
         found = _first_whole(u, lambda K: failing(gamma=gamma, B=B, K=K) is None)
-        return Answer(found, "with this K some mu gives rho > 0, with a smaller one none")
+        return Choice(found, "with this K some mu gives rho > 0, with a smaller one none")
     mu_bar = mu - L_minus
     rest = (1 - gamma * B) / mu - L * drift / (mu_bar * mu) - L * drift**2 / (2 * mu_bar**2)
     if rest <= 0:
-        return Answer(None, f"no K gives rho > 0 with mu = {mu:.6g}: mu is too small even for K without limit")
+        return Choice(None, f"no K gives rho > 0 with mu = {mu:.6g}: mu is too small even for K without limit")
     # rho = rest - linear / sqrt(K) - square / K
     square = 2 * L * drift**2 / mu_bar**2
     linear = math.sqrt(2) * (drift / mu_bar + square)
     u = _positive_root(square, linear, rest)
     found = _first_whole(u, lambda K: rho(mu=mu, gamma=gamma, B=B, K=K, L=L, L_minus=L_minus) > 0)
-    return Answer(found, "rho > 0 with this K and every larger one, with a smaller one not")
+    return Choice(found, "rho > 0 with this K and every larger one, with a smaller one not")
 
 
-def _no_mu(gamma: float, B: float, K: float) -> Answer | None:
+def _no_mu(gamma: float, B: float, K: float) -> Choice | None:
     broken = failing(gamma=gamma, B=B, K=K)
-    return None if broken is None else Answer(None, f"no mu gives rho > 0: {broken}")
+    return None if broken is None else Choice(None, f"no mu gives rho > 0: {broken}")
 
 
 def _numerator(gamma: float, B: float, K: float, L: float, L_minus: float) -> tuple[float, float, float]:

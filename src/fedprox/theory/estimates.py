@@ -22,16 +22,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from fedprox.core.compilation import compiled
+from fedprox.core.randomness import Purpose, generator, words
+from fedprox.core.threads import Workers
+from fedprox.core.trees import Tree
 from fedprox.models import Model
+from fedprox.participation.sampling import draw_without_replacement
 from fedprox.population import Population
-from fedprox.randomness import Purpose, generator, words
-from fedprox.resident import Resident
-from fedprox.runtime import compiled
-from fedprox.sampling import draw_without_replacement
-from fedprox.subproblem import device_gradient
+from fedprox.population.loaded_samples import LoadedSamples
+from fedprox.solvers.subproblem import device_gradient
 from fedprox.theory.spectrum import Extremes, lanczos
-from fedprox.trees import Tree
-from fedprox.workers import Workers
 
 __all__ = ["Smoothness", "curvature", "dissimilarity_along", "global_curvature", "smoothness"]
 
@@ -111,7 +111,7 @@ class _Hessian:
     """Hessians of means over consecutive training samples, at one model."""
 
     def __init__(self, population: Population, model: Model, params: Tree) -> None:
-        self._train = Resident.of(population.train, model)
+        self._train = LoadedSamples.of(population.train, model)
         flat, self._unflatten = ravel_pytree(params)
         self._params = jax.tree.map(jax.device_put, params)
         self._start = generator(0, Purpose.LANCZOS).normal(size=len(flat))

@@ -17,13 +17,13 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.randomness import Purpose, words
+from fedprox.core.trees import Tree
+from fedprox.participation.sampling import owners
 from fedprox.population import Population
-from fedprox.randomness import Purpose, words
-from fedprox.sampling import owners
 from fedprox.theory.decrease import rho
 from fedprox.theory.estimates import Smoothness
 from fedprox.theory.replay import Devices, largest
-from fedprox.trees import Tree
 
 __all__ = ["FEWEST", "Expectation", "check_decrease", "uncovered"]
 

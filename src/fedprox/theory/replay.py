@@ -15,19 +15,19 @@ import jax
 import numpy as np
 
 from fedprox import methods, solvers
-from fedprox.budget import steps_per_epoch
 from fedprox.config import Config
+from fedprox.core.compilation import compiled
+from fedprox.core.threads import Workers
+from fedprox.core.trees import Tree, squared_norm, to_numpy
 from fedprox.engines import Broadcast, DeviceSide, Task
-from fedprox.inexactness import inexactness
 from fedprox.measures import Measurer, dissimilarity
 from fedprox.models import Model
+from fedprox.participation.budget import steps_per_epoch
 from fedprox.population import Population
-from fedprox.resident import Resident
-from fedprox.runtime import compiled
+from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.solvers import Solver
-from fedprox.subproblem import Subproblem, add_terms, device_gradient
-from fedprox.trees import Tree, squared_norm, to_numpy
-from fedprox.workers import Workers
+from fedprox.solvers.inexactness import inexactness
+from fedprox.solvers.subproblem import Subproblem, add_terms, device_gradient
 
 __all__ = ["Devices", "largest"]
 
@@ -38,15 +38,15 @@ class Devices:
     def __init__(self, config: Config, population: Population, model: Model, solver: Solver | None = None) -> None:
         self._population = population
         self._workers = Workers(config.engine.local_workers)
-        self._train = Resident.of(population.train, model)
+        self._train = LoadedSamples.of(population.train, model)
         self._config = config.solver
         everybody = solver or solvers.build(config.solver)
         self._device = DeviceSide(
             model=model,
             method=methods.build(config.method),
-            solver_of=lambda device: everybody,
+            solver_for=lambda device: everybody,
             samples=population.train,
-            resident=self._train,
+            loaded=self._train,
             seed=config.seed,
             batch_size=config.solver.batch_size,
             learning_rate=config.solver.learning_rate,

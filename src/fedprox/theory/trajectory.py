@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fedprox.config import Config
-from fedprox.errors import RunFolderError
-from fedprox.history import History
-from fedprox.result import Progress
+from fedprox.core.errors import RunFolderError
+from fedprox.core.trees import Tree
+from fedprox.runs.history import History
 from fedprox.theory.replay import Devices, largest
-from fedprox.trees import Tree
+from fedprox.training.result import Progress
 
 __all__ = ["Round", "Trajectory", "again", "check_same"]
 

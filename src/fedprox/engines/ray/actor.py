@@ -15,15 +15,15 @@ import jax
 import numpy as np
 
 from fedprox import __version__
-from fedprox.engines.blueprint import Blueprint
-from fedprox.engines.device import Answer, Broadcast, DeviceSide, Task
-from fedprox.engines.round_answer import RoundSum
-from fedprox.errors import DataError
+from fedprox.core.compilation import prepare
+from fedprox.core.errors import DataError
+from fedprox.core.trees import Tree, quiet, scale
+from fedprox.engines.build import Blueprint
+from fedprox.engines.device_side import Broadcast, DeviceReply, DeviceSide, Task
+from fedprox.engines.outcome import RoundSum
 from fedprox.population import Population
-from fedprox.population_folder import open_population
-from fedprox.resident import resident
-from fedprox.runtime import prepare
-from fedprox.trees import Tree, quiet, scale
+from fedprox.population.folder import open_population
+from fedprox.population.loaded_samples import to_backend
 
 __all__ = ["ChunkAnswer", "DeviceActor", "versions"]
 
@@ -67,7 +67,7 @@ class DeviceActor:
         device, remembered = self._side(), iter(states)
         shared = device.shared(broadcast)
         averaged, summed = RoundSum(len(tasks)), RoundSum(len(tasks))
-        answers: list[Answer | None] = [None] * len(tasks)
+        answers: list[DeviceReply | None] = [None] * len(tasks)
         after: list[Tree] = []
         for position, task in enumerate(tasks):
             if task is not None:
@@ -92,7 +92,7 @@ class DeviceActor:
     @quiet
     def gradient(self, params: Tree, tasks: Sequence[Task | None]) -> Tree:
         """Return the sum over the chunk's subtree of weight * grad F_k(params)."""
-        device, at = self._side(), resident(params)
+        device, at = self._side(), to_backend(params)
         total = RoundSum(len(tasks))
         for position, task in enumerate(tasks):
             if task is not None:

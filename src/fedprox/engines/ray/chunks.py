@@ -1,7 +1,7 @@
 """Chunks of a round: aligned pieces of its list, each a whole subtree of the merge tree.
 
 A chunk of level L holds positions i 2^L to (i + 1) 2^L - 1, so that its sum is the node i of level L of the binary tree
-along which `fedprox.trees.TreeSum` adds up. There are several chunks for each worker: the one who gets a chunk first is
+along which `TreeSum` adds up. There are several chunks for each worker: the one who gets a chunk first is
 the one who is free, so that a slow worker holds back only the chunk it is at. The chunk with most work goes first.
 Where the devices have little to do, chunks are fewer: each costs a call and a model's way back.
 """
@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedprox.engines.device import Task
+from fedprox.engines.device_side import Task
 
 __all__ = ["Chunk", "chunk_level", "chunks"]
 

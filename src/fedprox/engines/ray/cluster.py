@@ -25,8 +25,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from fedprox.engines.ray.last_words import LastWords
-from fedprox.errors import ConfigError, RunError
+from fedprox.core.errors import ConfigError, RunError
+from fedprox.engines.ray.exit_message import LastWords
 
 __all__ = ["Cluster"]
 

@@ -14,18 +14,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedprox.engines.blueprint import Blueprint
-from fedprox.engines.device import Broadcast, Task
+from fedprox.core.errors import ConfigError, RunError
+from fedprox.core.trees import Tree
+from fedprox.engines.build import Blueprint
+from fedprox.engines.device_side import Broadcast, Task
+from fedprox.engines.outcome import RoundOutcome, RoundSum
 from fedprox.engines.ray.actor import DeviceActor, versions
+from fedprox.engines.ray.actor_pool import Call, Pool, reason
 from fedprox.engines.ray.chunks import Chunk, chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
-from fedprox.engines.ray.pool import Call, Pool, reason
-from fedprox.engines.ray.states import Origin, RemoteState, States
-from fedprox.engines.round_answer import RoundAnswer, RoundSum
-from fedprox.errors import ConfigError, RunError
+from fedprox.engines.ray.device_states import Origin, RemoteState, States
 from fedprox.methods import Method
 from fedprox.population import Population, Samples
-from fedprox.trees import Tree
 
 __all__ = ["RayEngine"]
 
@@ -67,7 +67,7 @@ class RayEngine:
         self._pool = Pool(self._cluster, self.workers, start, _check_versions)
         self._pool.wait_until_ready()
 
-    def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast, *, gammas: bool = False) -> RoundAnswer:
+    def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast, *, gammas: bool = False) -> RoundOutcome:
         """Have every task's device work on its subproblem; None is a device that is not asked for its result."""
         sent = self._ray.put(broadcast)
         work = sum(task.budget for task in tasks if task is not None)
@@ -78,7 +78,7 @@ class RayEngine:
         befores = [[self._states.take(task.state) for _, task in part.asked] for part in parts]
         calls = [self._solve_call(*each, sent, gammas) for each in zip(parts, befores, strict=True)]
         averaged, summed = RoundSum(len(tasks), level), RoundSum(len(tasks), level)
-        answer = RoundAnswer.of_nobody(len(tasks), gammas)
+        answer = RoundOutcome.of_none(len(tasks), gammas)
         seconds = gamma_seconds = 0.0
         for done in self._actors.run(calls):
             part, given = parts[done.position], done.answer

@@ -1,0 +1,33 @@
+"""Built-in recipes: the paper's settings for each data set, as config files."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedprox.config import read_toml
+from fedprox.core.errors import ConfigError, nearest
+
+__all__ = ["load_settings", "names"]
+
+
+def names() -> list[str]:
+    """Return the names of all recipes."""
+    return sorted(Path(item.name).stem for item in files(__name__).iterdir() if item.name.endswith(".toml"))
+
+
+def load_settings(config: str) -> dict[str, Any]:
+    """Return the settings in a config file (a name that ends in .toml or holds a slash) or in a recipe.
+
+    >>> load_settings("synthetic-1-1")["method"]["mu"]
+    1.0
+    """
+    if config.endswith(".toml") or "/" in config:
+        return read_toml(config)
+    if config not in names():
+        raise ConfigError(
+            f"CONFIG must be a .toml file or one of the recipes {', '.join(names())}; got {config!r}"
+            + nearest(config, names())
+        )
+    return read_toml(Path(str(files(__name__).joinpath(f"{config}.toml"))))

@@ -1,0 +1,152 @@
+"""How programs are compiled: for one core each, and kept on disk for the next start.
+
+Parallelism comes from working on different devices on different cores (`fedprox.core.threads`), so each program is
+compiled to run on a single one; then its result cannot depend on how many cores there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import platformdirs
+from jax.experimental.xla_metadata import set_xla_metadata
+
+__all__ = [
+    "SMALL",
+    "compiled",
+    "is_plain_arithmetic",
+    "is_within_one_kernel",
+    "needs_its_first",
+    "one_kernel",
+    "prepare",
+]
+
+SMALL = 128  # XLA turns products up to this size in every dimension into inline code
+
+
+def compiled(function: Callable[..., Any], *, small: bool = False) -> Callable[..., Any]:
+    """Return `function` compiled for one core; with `small`, where no product of two matrices is large, as one kernel.
+
+    In one kernel products are inline code; XLA's library for them, which is faster for larger ones, must not be used.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.jit(function)
+    options: dict[str, Any] = {"xla_cpu_multi_thread_eigen": False}
+    if small:
+        options["xla_cpu_experimental_ynn_fusion_type"] = ""
+    return jax.jit(one_kernel(function) if small else function, compiler_options=options)
+
+
+def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a function, called within a compiled one, to become a single piece of machine code on a CPU.
+
+    XLA runs a program as a list of small kernels and pays about 0.1 microseconds for each. That is most of the time
+    of a mini-batch step of a small model, and none of it remains when the whole loop is one kernel. It pays only as
+    long as products of two matrices are small (at most `SMALL` in every dimension; those with a vector may be of any
+    size), and for gathers, which would otherwise be divided over threads. All arrays must be needed: XLA ends the
+    process over one that is not.
+    """
+    if jax.default_backend() != "cpu":
+        return function
+    inner = jax.jit(function)
+
+    def call(*arguments: Any) -> Any:
+        outside = _within_one_kernel.set(True)
+        try:
+            with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
+                return inner(*arguments)
+        finally:
+            _within_one_kernel.reset(outside)
+
+    return call
+
+
+_within_one_kernel: ContextVar[bool] = ContextVar("within_one_kernel", default=False)
+
+
+def is_within_one_kernel() -> bool:
+    """Return whether what is being traced is to become part of a single kernel."""
+    return _within_one_kernel.get()
+
+
+def is_plain_arithmetic(function: Callable[..., Any], *shapes: Any) -> bool:
+    """Return whether a function of arrays of these shapes is arithmetic that may be part of a single kernel.
+
+    Other operations (sorting, linear algebra, calls back to Python, ...) cannot be compiled into one.
+    """
+    return _is_plain(jax.make_jaxpr(function)(*shapes).jaxpr)
+
+
+def needs_its_first(function: Callable[..., Any], *shapes: Any) -> bool:
+    """Return whether results of a function of arrays of these shapes depend on all arrays of its first argument."""
+    arrays = len(jax.tree.leaves(shapes[0]))
+    return all(_needed(jax.make_jaxpr(function)(*shapes).jaxpr)[:arrays])
+
+
+def _is_plain(jaxpr: Any) -> bool:
+    for equation in jaxpr.eqns:
+        inner = [value for value in equation.params.values() if hasattr(value, "jaxpr")]
+        if equation.primitive.name not in (_CALLS if inner else _ARITHMETIC):
+            return False
+        if not all(_is_plain(each.jaxpr) for each in inner):
+            return False
+    return True
+
+
+def _needed(jaxpr: Any) -> list[bool]:
+    """Return for each argument whether a result depends on it."""
+    needed = set(map(id, jaxpr.outvars))
+    for equation in reversed(jaxpr.eqns):
+        if needed.isdisjoint(map(id, equation.outvars)):
+            continue
+        inner = [value for value in equation.params.values() if hasattr(value, "jaxpr")]
+        reads = _needed(inner[0].jaxpr) if inner else [True] * len(equation.invars)
+        needed.update(id(value) for value, is_read in zip(equation.invars, reads, strict=True) if is_read)
+    return [id(argument) in needed for argument in jaxpr.invars]
+
+
+_CALLS = {"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"}
+# fmt: off
+_ARITHMETIC = {
+    "abs", "add", "add_any", "and", "broadcast_in_dim", "clamp", "convert_element_type", "copy", "div", "eq",
+    "exp", "expm1", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max",
+    "min", "mul", "ne", "neg", "not", "or", "pow", "reduce_max", "reduce_min", "reduce_sum", "reshape", "round",
+    "rsqrt", "select_n", "sign", "slice", "sqrt", "square", "squeeze", "stop_gradient", "sub", "tanh",
+}
+# fmt: on
+
+
+def prepare() -> None:
+    """Set JAX up for many short programs; what the user has set or started already is left alone.
+
+    Programs run in the thread that calls them, without a hand-over to another one, and compiled programs are kept in
+    the user's cache folder.
+    """
+    _keep_memory()
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
+        jax.config.update("jax_compilation_cache_dir", str(platformdirs.user_cache_path("fedprox") / "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _keep_memory() -> None:
+    """Have the C library keep freed arrays for the next round, instead of giving them back to the system.
+
+    A round of a model of megabytes frees all it has allocated, and to have its pages made again takes as long as the
+    arithmetic on them. GNU's library alone can be asked; others are left as they are.
+    """
+    if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        with contextlib.suppress(OSError, AttributeError):
+            adjust = ctypes.CDLL(None).mallopt
+            adjust(_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
+            adjust(_TRIM_THRESHOLD, 512 << 20)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them

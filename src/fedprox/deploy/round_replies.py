@@ -1,0 +1,62 @@
+"""What came of asking the devices of a round: work that may be merged, and why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedprox.deploy.message_exchange import NodeAnswer
+from fedprox.deploy.messages import Named, Work, WrongMessageError
+from fedprox.deploy.reply_checks import reason_to_refuse
+
+__all__ = ["Collected", "sorted_out"]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The answers of a round, by device."""
+
+    work: dict[int, Work] = field(default_factory=dict)  # the replies that may be merged
+    problems: dict[int, str] = field(default_factory=dict)  # why there is none, or why it was refused
+    refused: dict[int, str] = field(default_factory=dict)  # of these, the replies that are bad
+    seconds: dict[int, float] = field(default_factory=dict)  # from sending to receiving
+
+    def record(self, devices: list[int], *, gamma: bool) -> dict[str, Any]:
+        """Return it as fields of `devices.jsonl`, in the order of the round's list."""
+        work = [self.work.get(device) for device in devices]
+        return {
+            "failed": [device in self.problems for device in devices],
+            "problem": [self.problems.get(device) for device in devices],
+            "steps": [one.steps if one else 0 for one in work],
+            "seconds": [one and one.seconds for one in work],
+            "waited": [self.seconds.get(device) for device in devices],
+            "speed": [one and one.speed for one in work],
+            "loss": [one and one.loss for one in work],
+            **({"gamma": [one and one.gamma for one in work]} if gamma else {}),
+        }
+
+
+def sorted_out(
+    answers: Mapping[int, NodeAnswer], budgets: Mapping[int, int], anchor: Named, max_norm: float
+) -> Collected:
+    """Sort the answers of devices that were sent `anchor` and allowed these budgets."""
+    collected = Collected()
+    for device, answer in answers.items():
+        collected.seconds[device] = answer.seconds
+        if answer.records is None:
+            collected.problems[device] = str(answer.problem)
+            continue
+        try:
+            work = Work.from_records(answer.records)
+            reason = reason_to_refuse(work, anchor, budget=budgets[device], max_norm=max_norm)
+        except WrongMessageError as error:
+            reason = str(error)
+        if reason is not None:
+            collected.refused[device] = reason
+            collected.problems[device] = f"refused: {reason}"
+        elif work.steps == 0 and work.stopped_by_time:
+            collected.problems[device] = "the time was up before its first step"
+        else:
+            collected.work[device] = work
+    return collected

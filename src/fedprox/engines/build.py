@@ -1,0 +1,72 @@
+"""What it takes to build the devices' side of a run in another process: settings, and the objects that replace them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fedprox import data, methods
+from fedprox.config import Config
+from fedprox.engines.device_side import DeviceSide
+from fedprox.methods import Method
+from fedprox.methods.solver_choice import SolverChoice, choose_solver
+from fedprox.models import Model
+from fedprox.population import Population
+from fedprox.population.loaded_samples import LoadedSamples
+from fedprox.privacy import build_mechanism
+from fedprox.solvers import Solver
+
+__all__ = ["Blueprint", "device_side"]
+
+
+def device_side(
+    config: Config,
+    population: Population,
+    train: LoadedSamples,
+    model: Model,
+    method: Method,
+    solver_for: Callable[[int], Solver],
+    *,
+    ahead: Callable[[Iterator[Any]], Iterator[Any]] = iter,
+) -> DeviceSide:
+    """Return the devices' side of a run."""
+    return DeviceSide(
+        model=model,
+        method=method,
+        solver_for=solver_for,
+        samples=population.train,
+        loaded=train,
+        seed=config.seed,
+        batch_size=config.solver.batch_size,
+        learning_rate=config.solver.learning_rate,
+        gamma=config.solver.gamma,
+        ahead=ahead,
+        mechanism=build_mechanism(config),
+    )
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A run's settings as plain values; where an object replaces what they name, that object."""
+
+    settings: dict[str, Any]
+    model: Model | None = None
+    method: Method | None = None
+    solver: SolverChoice | None = None
+
+    def build(self, population: Population) -> DeviceSide:
+        """Build the devices' side with the builders that `fedprox.train` uses.
+
+        >>> from fedprox.data import synthetic
+        >>> Blueprint({"method": {"name": "feddyn"}}).build(synthetic(1.0, 1.0, devices=2)).method.name
+        'feddyn'
+        """
+        config = Config.from_dict(self.settings)
+        model = self.model or data.model_for(config, population)
+        method = self.method or methods.build(config.method)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # whoever made the blueprint has been warned
+            solver_for = choose_solver(config, self.solver, method)
+        return device_side(config, population, LoadedSamples.of(population.train, model), model, method, solver_for)

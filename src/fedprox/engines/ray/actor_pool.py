@@ -1,0 +1,249 @@
+"""The actors of a run: who is free, who is at work, who was lost and who is on the way.
+
+Calls are given out one at a time to whoever is free, the most costly first. When an actor is lost, with its process or
+its whole node, its call goes to another one, and a new actor is asked for; it joins in when the cluster has room and it
+has compiled its programs. Everything random in a call is drawn for (seed, round, device), so that the answer of the
+second try is the answer that was lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedprox.core.errors import FedProxError, RunError
+from fedprox.engines.ray.cluster import Cluster
+
+__all__ = ["Call", "Done", "Pool", "reason"]
+
+_TRIES = 4  # how often a call may lose its actor before the call itself is thought to be the reason
+_PATIENCE = 120.0  # seconds to wait for an actor when there is none left
+_TICK = 5.0  # seconds between two looks at the whole
+
+
+@dataclass(frozen=True)
+class Call:
+    """Something to be done by one actor.
+
+    `arguments()` are asked for anew at every try; `repair()` is called before the next one, since what they point to
+    may be lost as well. The actor `home` is preferred if it is free.
+    """
+
+    method: str
+    arguments: Callable[[], tuple[Any, ...]]
+    cost: int
+    returns: int = 1
+    home: int | None = None
+    repair: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a call: who did it, the first answer, and references to the other ones."""
+
+    position: int
+    actor: int
+    answer: Any
+    more: list[Any]
+
+
+@dataclass(frozen=True)
+class _Actor:
+    number: int
+    handle: Any
+    failed: int  # how many were lost in its place, one after another, before they were ready
+
+
+class Pool:
+    """Actors that work on calls.
+
+    Args:
+      start: makes an actor and returns it with the reference to its first answer, which says that it is ready.
+      check: looks at that answer and raises if such an actor cannot be used.
+    """
+
+    def __init__(
+        self, cluster: Cluster, count: int, start: Callable[[], tuple[Any, Any]], check: Callable[[Any], None]
+    ) -> None:
+        self._cluster = cluster
+        self._ray = cluster.ray
+        self._looked = time.monotonic()
+        self._start = start
+        self._check = check
+        self._made = 0
+        self._ready: dict[int, _Actor] = {}
+        self._starting: dict[Any, _Actor] = {}
+        for _ in range(count):
+            self._ask_for_one()
+
+    def wait_until_ready(self) -> None:
+        """Wait for the actors that are on the way; in a cluster that is busy otherwise, not for all of them."""
+        deadline = time.monotonic() + _PATIENCE
+        while self._starting and time.monotonic() < deadline:
+            self._see_who_is_ready(self._wait(list(self._starting)))
+        self._need_somebody()
+
+    def run(self, calls: Sequence[Call]) -> Iterator[Done]:
+        """Yield what comes of the calls, as they are done."""
+        waiting = sorted(range(len(calls)), key=lambda position: -calls[position].cost)
+        running: dict[Any, tuple[int, _Actor, list[Any]]] = {}
+        done: list[Done] = []
+        tries = [0] * len(calls)
+        while waiting or running or done:
+            self._hand_out(waiting, calls, running)
+            yield from done  # after the next calls are out, so that nobody waits for whoever takes the answers
+            done = []
+            if not running:
+                if waiting:
+                    self._need_somebody()
+                continue
+            ended = self._wait([*running, *self._starting])
+            self._see_who_is_ready(ended)
+            for reference in [each for each in ended if each in running]:
+                position, actor, references = running.pop(reference)
+                answer, lost = self._fetch(reference, actor)
+                if lost is None:
+                    done.append(Done(position, actor.number, answer, references[1:]))
+                    continue
+                tries[position] += 1
+                if tries[position] == _TRIES:
+                    raise RunError(f"a worker of the Ray cluster was lost {_TRIES} times at the same work: {lost}")
+                calls[position].repair()
+                waiting.insert(0, position)
+
+    def _hand_out(self, waiting: list[int], calls: Sequence[Call], running: dict[Any, Any]) -> None:
+        busy = {actor.number for _, actor, _ in running.values()}
+        for actor in self._ready.values():
+            if waiting and actor.number not in busy:
+                position = _next(waiting, calls, actor.number)
+                references = self._submit(actor, calls[position])
+                running[references[0]] = (position, actor, references)
+
+    def anywhere(self, call: Call) -> list[Any]:
+        """Have a call done out of turn, behind whatever the actor is at; return the references to its answers."""
+        for _ in range(_TRIES):
+            self._need_somebody()
+            actor = next(iter(self._ready.values()))
+            references = self._submit(actor, call)
+            while not self._wait(references[:1]):
+                pass
+            _, lost = self._fetch(references[0], actor)
+            if lost is None:
+                return references
+            call.repair()
+        raise RunError(f"a worker of the Ray cluster was lost {_TRIES} times at the same work: {lost}")
+
+    def close(self) -> None:
+        """End all actors."""
+        if self._cluster.is_lost:
+            return
+        for actor in (*self._ready.values(), *self._starting.values()):
+            self._end(actor)
+        self._ready, self._starting = {}, {}
+
+    def _ask_for_one(self, failed: int = 0) -> None:
+        handle, reference = self._start()
+        self._starting[reference] = _Actor(self._made, handle, failed)
+        self._made += 1
+
+    def _submit(self, actor: _Actor, call: Call) -> list[Any]:
+        method = getattr(actor.handle, call.method).options(num_returns=call.returns)
+        arguments = call.arguments()
+        with self._connected():
+            references = method.remote(*arguments)
+        return list(references) if call.returns > 1 else [references]
+
+    def _wait(self, references: list[Any]) -> list[Any]:
+        if time.monotonic() - self._looked > _TICK:
+            self._cluster.look_after()
+            self._looked = time.monotonic()
+        with self._connected():
+            done, _ = self._ray.wait(references, num_returns=1, timeout=_TICK)
+            if len(references) > 1 and done:
+                done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        return list(done)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Say in a sentence that this process has lost its own node, which Ray tells as an error of a socket."""
+        try:
+            yield
+        except OSError as error:
+            time.sleep(1.0)  # where all of a machine goes down, the head may be the last
+            self._cluster.look_after()  # has its own sentence where the head is lost too
+            self._cluster.is_lost = True
+            raise RunError(
+                f"the node of the Ray cluster that this process is connected to must last; it is lost: {reason(error)} "
+                "(a run folder goes on from its checkpoint with --resume)"
+            ) from None
+
+    def _see_who_is_ready(self, done: Sequence[Any]) -> None:
+        for reference in done:
+            if reference in self._starting:
+                actor = self._starting.pop(reference)
+                answer, lost = self._fetch(reference, actor)
+                if lost is None:
+                    self._check(answer)
+                    self._ready[actor.number] = actor
+                    continue
+                failed = actor.failed + 1  # in its place alone: a node that goes down takes many with it at once
+                if failed == _TRIES:
+                    raise RunError(f"{_TRIES} workers of the Ray cluster in a row could not start: {lost}")
+                self._replace(actor, failed)
+
+    def _fetch(self, reference: Any, actor: _Actor) -> tuple[Any, str | None]:
+        """Return an answer, or why it was lost; what went wrong in the work itself is raised."""
+        errors = self._ray.exceptions
+        try:
+            with self._connected():
+                return self._ray.get(reference), None
+        except errors.ObjectLostError as error:
+            return None, reason(error)
+        except errors.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            if isinstance(cause, FedProxError):
+                raise cause from None
+            if isinstance(cause, errors.ObjectLostError):
+                return None, reason(cause)
+            what = f"{type(cause).__name__}: {reason(cause)}"
+            raise RunError(f"a device's work failed on the Ray cluster: {what}") from error
+        except errors.RayError as error:
+            if self._ready.pop(actor.number, None) is not None:  # else it is replaced already
+                self._replace(actor)
+            return None, reason(error)
+
+    def _replace(self, actor: _Actor, failed: int = 0) -> None:
+        self._cluster.look_after()
+        self._end(actor)
+        self._ask_for_one(failed)
+
+    def _end(self, actor: _Actor) -> None:
+        with contextlib.suppress(Exception):  # it is gone already, or the cluster is
+            self._ray.kill(actor.handle)
+
+    def _need_somebody(self) -> None:
+        """Wait for an actor if there is none."""
+        deadline = time.monotonic() + _PATIENCE
+        while not self._ready:
+            if not self._starting or time.monotonic() > deadline:
+                raise RunError(
+                    f"the Ray cluster must have a worker; all were lost and none came back within {_PATIENCE:.0f} s"
+                )
+            self._see_who_is_ready(self._wait(list(self._starting)))
+
+
+def reason(error: BaseException) -> str:
+    """Return what Ray says, without the trace of where it said so."""
+    first, *more = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{first} {more[-1].strip()}" if more and "Error" in more[-1] else first
+
+
+def _next(waiting: list[int], calls: Sequence[Call], actor: int) -> int:
+    """Take the most costly call that may be anywhere or is at home with the actor; if there is none, any."""
+    for index, position in enumerate(waiting):
+        if calls[position].home in (None, actor):
+            return waiting.pop(index)
+    return waiting.pop(0)

@@ -1,0 +1,105 @@
+"""What a device remembers, kept where it last worked.
+
+A control variate or a dual is as large as the model, so it does not travel to the driver and back in every round. It
+stays in the object store of the node whose actor made it; the driver holds a reference. It outlives that actor, but not
+that node. So the driver also knows how it came about: the state before, the task and what was broadcast, back to the
+last checkpoint, when it took a copy. A state that is lost is made again along this way, with the same draws and hence
+the same bits. A checkpoint cuts the way short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedprox.core.errors import RunError
+from fedprox.core.trees import Tree
+from fedprox.engines.device_side import Task
+from fedprox.engines.ray.actor_pool import reason
+
+__all__ = ["Origin", "RemoteState", "States"]
+
+_TRIES = 4  # how often a state may be lost again between its repair and its copy
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a state came about."""
+
+    before: RemoteState | None  # None: the device had not worked yet
+    task: Task  # without its state
+    broadcast: Any  # the reference to the round's Broadcast
+
+
+@dataclass
+class RemoteState:
+    """The state of one device: where it is, and a copy or an origin to have it again."""
+
+    reference: Any
+    home: int | None  # the actor that made it
+    origin: Origin | None = None
+    copy: Tree = None
+
+
+class States:
+    """Fetches states, and makes them again.
+
+    Args:
+      solve: `solve(task, broadcast, state) -> reference`, the state of a device after a task.
+    """
+
+    def __init__(self, ray: Any, solve: Callable[[Task, Any, RemoteState | None], Any]) -> None:
+        self._ray = ray
+        self._solve = solve
+
+    def take(self, state: Any) -> RemoteState | None:
+        """Return a state as a remote one; a tree, as a checkpoint holds it, goes to the object store."""
+        if state is None or isinstance(state, RemoteState):
+            return state
+        return RemoteState(self._ray.put(state), None, copy=state)
+
+    def secure(self, states: Mapping[int, Any]) -> dict[int, Tree]:
+        """Return all states as trees, and keep copies, so that nothing before this moment is needed again."""
+        return {device: self._copy(state) for device, state in states.items()}
+
+    def repair(self, state: RemoteState | None) -> None:
+        """Make a state again if it is lost, and those that it came from."""
+        lost: list[RemoteState] = []
+        while state is not None and self._is_lost(state):
+            lost.append(state)
+            state = state.origin.before if state.origin else None
+        for each in reversed(lost):
+            if each.origin is None:
+                each.reference = self._ray.put(each.copy)
+            else:
+                each.reference = self._solve(each.origin.task, each.origin.broadcast, each.origin.before)
+                each.home = None
+
+    def _copy(self, state: Any) -> Tree:
+        if not isinstance(state, RemoteState):
+            return state
+        if state.copy is None:
+            shared = self._fetch(state)
+            state.copy = jax.tree.map(np.array, shared)  # own memory: the store's is freed with the reference
+            state.origin = None
+        return state.copy
+
+    def _fetch(self, state: RemoteState) -> Tree:
+        for _ in range(_TRIES):
+            self.repair(state)
+            try:
+                return self._ray.get(state.reference)
+            except self._ray.exceptions.ObjectLostError as error:  # with its node, since it was repaired
+                lost = reason(error)
+        raise RunError(f"what a device remembers was lost {_TRIES} times before a copy could be taken: {lost}")
+
+    def _is_lost(self, state: RemoteState) -> bool:
+        try:
+            self._ray.get(state.reference)
+        except self._ray.exceptions.ObjectLostError:
+            return True
+        return False

@@ -1,0 +1,200 @@
+"""Several methods on one plan: the same devices, stragglers, epochs and mini-batch orders for all, seed by seed."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedprox.config import METHOD_KEYS, Config, with_overrides
+from fedprox.core.errors import ConfigError, FedProxError, RunError, input_error
+from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
+from fedprox.runs.curve_axis import SECONDS, Axis, common_end, common_loss, first_at, value_at
+from fedprox.runs.folder import check_empty, read_history
+from fedprox.runs.history import History
+
+__all__ = ["Comparison", "Variant", "check_apart", "check_axis", "collect", "compare", "failure", "plan", "variant"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the things compared: a label, and the settings in which it differs from the plan."""
+
+    label: str
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of a comparison, by variant, one history per seed."""
+
+    histories: dict[str, list[History]]
+    summaries: dict[str, list[dict[str, Any]]]
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one row per variant: means over seeds of the final values, and what became of the runs."""
+        rows = []
+        for label, histories in self.histories.items():
+            finals = [history[-1] for history in histories]
+            row: dict[str, Any] = {"method": label, "seeds": len(finals)}
+            for name in ("train_loss", "train_accuracy", "test_accuracy"):
+                values = [final[name] for final in finals]
+                row[name], row[f"{name}_deviation"] = _mean_and_deviation(values)
+            diverged = [summary["diverged_round"] for summary in self.summaries[label]]
+            row["diverged"] = sum(round is not None for round in diverged)
+            row["first_diverged_round"] = min((round for round in diverged if round is not None), default=None)
+            row["seconds"] = statistics.fmean(summary["seconds"] for summary in self.summaries[label])
+            rows.append(row)
+        return rows
+
+    def along(self, axis: Axis) -> dict[str, Any]:
+        """Return the variants at equal x, and where each first reaches a loss that all reach; means over seeds.
+
+        `end` is where the shortest run ends, `loss` the lowest training loss that every run reaches (None if there is
+        none); `rows` has for each variant `train_loss` and `test_accuracy` at `end`, and `reached`, the x at `loss`.
+        """
+        runs = [run for histories in self.histories.values() for run in histories]
+        end, loss = common_end(runs, axis), common_loss(runs)
+        rows = []
+        for label, histories in self.histories.items():
+            row: dict[str, Any] = {"method": label}
+            for name in ("train_loss", "test_accuracy"):
+                row[name], _ = _mean_and_deviation([value_at(run, axis, end, name) for run in histories])
+            reached = None if loss is None else [first_at(run, axis, loss) for run in histories]
+            row["reached"] = None if reached is None else _mean_and_deviation(reached)[0]
+            rows.append(row)
+        return {"x": axis.name, "end": end, "loss": loss, "rows": rows}
+
+    def verdict(self) -> str:
+        """Return in one sentence which variant ended best, and by how much."""
+        measure = "test_accuracy" if any(row["test_accuracy"] is not None for row in self.table()) else "train_loss"
+        rows = [row for row in self.table() if row[measure] is not None]
+        if not rows:
+            return "No method ended with a finite loss."
+        if measure == "train_loss":
+            best, *others = sorted(rows, key=lambda row: float(row[measure]))
+            return f"{best['method']} ends with the lowest training loss, {best[measure]:.4f}."
+        best, *others = sorted(rows, key=lambda row: -float(row[measure]))
+        text = f"{best['method']} ends with the highest test accuracy, {100 * best[measure]:.1f}%"
+        if others:
+            ahead = ", ".join(
+                f"{100 * (best[measure] - row[measure]):.1f} points ahead of {row['method']}" for row in others
+            )
+            text += f": {ahead}"
+        return text + "."
+
+
+def variant(text: str) -> Variant:
+    """Read `name[:key=value,...]`: a method and its settings; keys with a dot reach any section.
+
+    >>> variant("fedprox:mu=0.1,solver.epochs=5").overrides
+    ('method.name=fedprox', 'method.mu=0.1', 'solver.epochs=5')
+    """
+    name, _, settings = text.partition(":")
+    overrides = [f"method.name={name}"]
+    for setting in filter(None, settings.split(",")):
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"a method must be given as name or name:key=value,...; got {text!r}")
+        overrides.append(f"{key if '.' in key else 'method.' + key}={value}")
+    label = name + (f" ({settings.replace(',', ', ')})" if settings else "")
+    return Variant(label, tuple(overrides))
+
+
+def plan(settings: Mapping[str, Any], variants: Sequence[Variant], seeds: int, out: Path) -> list[Job]:
+    """Return one job for each variant and seed; every config is checked before anything runs."""
+    check_empty(out)
+    jobs = []
+    for chosen in variants:
+        own = _config(settings, chosen)
+        for offset in range(seeds):
+            config = own.model_copy(update={"seed": own.seed + offset})
+            jobs.append(Job(chosen.label, config, out / _folder_name(chosen.label) / f"seed-{config.seed}"))
+    check_apart(jobs)
+    return jobs
+
+
+def check_apart(jobs: Sequence[Job]) -> None:
+    """Refuse jobs of which two would write to one folder."""
+    owner: dict[Path, str] = {}
+    for job in jobs:
+        if job.out in owner:
+            raise ConfigError(
+                f"every run must have a folder of its own; {owner[job.out]} and {job.name} would share {job.out}"
+            )
+        owner[job.out] = job.name
+
+
+def compare(
+    settings: Mapping[str, Any],
+    methods: Sequence[str],
+    *,
+    seeds: int = 1,
+    out: str | Path,
+    workers: int = 0,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Comparison:
+    """Run `methods` (as `variant` reads them) on the plan that `settings` describe, and write run folders to `out`."""
+    jobs = plan(settings, [variant(text) for text in methods], seeds, Path(out))
+    return collect(run_jobs(jobs, workers=workers, on_event=on_event))
+
+
+def check_axis(settings: Mapping[str, Any], methods: Sequence[str], axis: Axis) -> None:
+    """Refuse an axis that one of the runs does not have."""
+    for text in methods if axis == SECONDS else ():
+        model = _config(settings, variant(text)).systems.model
+        if model != "clock":
+            raise ConfigError(
+                f"`--x seconds` must be used with systems.model = 'clock', which simulates time; {text} has {model!r}"
+            )
+
+
+def collect(ended: Sequence[Ended]) -> Comparison:
+    """Read the run folders of jobs that have ended."""
+    failed = [end for end in ended if end.error is not None]
+    if failed:
+        raise failure(failed, len(ended))
+    comparison = Comparison({}, {})
+    for end in ended:
+        comparison.histories.setdefault(end.job.name, []).append(read_history(end.job.out))
+        comparison.summaries.setdefault(end.job.name, []).append(end.summary or {})
+    return comparison
+
+
+def failure(failed: Sequence[Ended], count: int) -> FedProxError:
+    """Return the error of `count` runs of which some failed: that of bad input where nothing else is to blame.
+
+    Where the input spoiled every run, its sentence says it all.
+    """
+    first = failed[0]
+    sentence = f"{len(failed)} of {count} runs failed; {first.job.out}: {first.error}"
+    blamed = [input_error(end.kind, end.error or "") for end in failed]
+    if blamed[0] is None or None in blamed:
+        return RunError(sentence)
+    return blamed[0] if len(failed) == count else type(blamed[0])(sentence)
+
+
+def _config(settings: Mapping[str, Any], chosen: Variant) -> Config:
+    shared = {**settings, "method": _inherited(settings.get("method", {}), chosen)}
+    return Config.from_dict(with_overrides(shared, chosen.overrides))
+
+
+def _inherited(method: Mapping[str, Any], chosen: Variant) -> dict[str, Any]:
+    """Return the plan's method settings that a variant takes over: those it knows, but for mu, which it brings."""
+    name = chosen.overrides[0].removeprefix("method.name=")
+    return {key: value for key, value in method.items() if key in METHOD_KEYS.get(name, ()) and key != "mu"}
+
+
+def _folder_name(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", label).strip("-")
+
+
+def _mean_and_deviation(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite or len(finite) < len(values):  # a mean over the survivors alone would flatter
+        return None, None
+    return statistics.fmean(finite), statistics.stdev(finite) if len(finite) > 1 else None

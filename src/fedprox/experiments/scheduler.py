@@ -1,0 +1,190 @@
+"""Many runs side by side, on all cores.
+
+Independent runs need no shared memory, so each core gets a process of its own (`run_process`) that takes one job
+after another and keeps its imports and compiled programs warm. Jobs and progress are lines of JSON on the process's
+pipes, results are run folders. A run that fails, or a process that dies, costs that job alone. When the scheduler
+itself dies, its processes see their input end and follow it, so that the runs can be continued at once.
+
+A Ray cluster is one resource, which one run may use as a whole. So runs on Ray go one after another, with the actors
+that their configs ask for, unless the caller wants several at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from fedprox.config import Config
+from fedprox.core.signals import exits_on_termination
+
+__all__ = ["Ended", "Event", "Job", "run_jobs"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be done: its config and its run folder; with `resume` it continues what the folder holds."""
+
+    name: str
+    config: Config
+    out: Path
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress of a job: the round it has reached, and that round's metrics if it was measured."""
+
+    job: Job
+    round: int
+    metrics: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended: with a summary, or with the sentence that says why not, and the kind of error."""
+
+    job: Job
+    summary: dict[str, Any] | None = None
+    error: str | None = None
+    kind: str = ""
+
+
+@dataclass
+class _Line:
+    """What the threads of the scheduler share."""
+
+    jobs: queue.SimpleQueue[tuple[int, Job]]
+    on_event: Callable[[Event], None]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopped: bool = False
+    ended: dict[int, Ended] = field(default_factory=dict)
+
+
+def run_jobs(
+    jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event], None] = lambda event: None
+) -> list[Ended]:
+    """Run all jobs on `workers` cores (0: all) and return how each ended, in the order given.
+
+    For jobs on Ray `workers` is how many run at a time (0: one).
+
+    `on_event` is called from one thread at a time. An interrupt or a termination asks the running jobs to stop after
+    their round, with a checkpoint; a second one does not wait for them.
+    """
+    cores = workers or len(os.sched_getaffinity(0))
+    one_by_one = not workers and any(_on_ray(job) for job in jobs)
+    processes = min(1 if one_by_one else cores, len(jobs))
+    threads_each = max(1, cores // max(processes, 1))
+    line = _Line(queue.SimpleQueue(), on_event)
+    for index, job in enumerate(jobs):
+        line.jobs.put((index, _with_workers(job, threads_each)))
+    running: list[subprocess.Popen[str]] = []
+    with exits_on_termination(), ThreadPoolExecutor(max(processes, 1)) as threads:
+        serving = {threads.submit(_serve, line, running) for _ in range(processes)}
+        try:
+            _until_done(serving)
+        except BaseException:
+            with line.lock:
+                line.stopped = True
+                for process in running:
+                    process.terminate()
+            try:
+                _until_done(serving)
+            except BaseException:
+                for process in running:
+                    process.kill()  # a run folder survives that at any moment
+                raise
+            raise
+    for thread in serving:
+        thread.result()
+    return [line.ended[index] for index in range(len(jobs))]
+
+
+def _until_done(serving: set[Future[None]]) -> None:
+    while wait(serving, timeout=0.2).not_done:
+        pass  # woken now and then: a signal that reached another thread is answered only in this one
+
+
+def _on_ray(job: Job) -> bool:
+    return job.config.engine.name == "ray"
+
+
+def _with_workers(job: Job, workers: int) -> Job:
+    if _on_ray(job):
+        return job  # its workers are actors of the cluster, and not of these cores
+    engine = job.config.engine.model_copy(update={"workers": workers})
+    return replace(job, config=job.config.model_copy(update={"engine": engine}))
+
+
+def _serve(line: _Line, running: list[subprocess.Popen[str]]) -> None:
+    """Keep one worker process busy until no job is left."""
+    process: subprocess.Popen[str] | None = None
+    while not line.stopped:
+        try:
+            index, job = line.jobs.get_nowait()
+        except queue.Empty:
+            break
+        if process is not None and process.poll() is not None:
+            _end(process)
+            process = None
+        process = process or _start(line, running)
+        ended = _run(line, process, job) if process is not None else Ended(job, error="stopped before it began")
+        with line.lock:
+            line.ended[index] = ended
+    if process is not None:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Let a worker process end, and take leave of it; one that has died cannot be told anything."""
+    with contextlib.suppress(BrokenPipeError):
+        _pipe(process.stdin).close()
+    process.wait()
+    _pipe(process.stdout).close()
+
+
+def _start(line: _Line, running: list[subprocess.Popen[str]]) -> subprocess.Popen[str] | None:
+    with line.lock:
+        if line.stopped:
+            return None
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedprox.experiments.run_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # an interrupt at the terminal reaches the scheduler alone, which passes it on
+        )
+        running.append(process)
+        return process
+
+
+def _run(line: _Line, process: subprocess.Popen[str], job: Job) -> Ended:
+    request = json.dumps({"config": job.config.to_dict(), "out": str(job.out), "resume": job.resume})
+    try:
+        _pipe(process.stdin).write(request + "\n")
+        _pipe(process.stdin).flush()
+    except BrokenPipeError:
+        return Ended(job, error=f"its process could not start (exit code {process.wait()})")
+    for text in _pipe(process.stdout):
+        answer = json.loads(text)
+        if "round" in answer:
+            with line.lock:
+                line.on_event(Event(job, answer["round"], answer["metrics"]))
+        else:
+            return Ended(job, answer.get("summary"), answer.get("error"), answer.get("kind", ""))
+    return Ended(job, error=f"its process ended unexpectedly (exit code {process.wait()})")
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    if pipe is None:
+        raise RuntimeError("a worker process has no pipe")
+    return pipe

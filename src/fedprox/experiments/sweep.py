@@ -1,0 +1,133 @@
+"""A grid of runs: every combination of the values of some settings, on all cores.
+
+A sweep can be started again at any time: what has finished is left alone, what was interrupted is continued.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedprox.config import Config, with_overrides
+from fedprox.core.errors import ConfigError, RunError
+from fedprox.experiments.compare import Comparison, check_apart, failure
+from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
+from fedprox.runs.folder import check_continues, read_summary
+from fedprox.runs.reader import load_run
+from fedprox.runs.seed_groups import group_runs
+
+__all__ = ["Axis", "Sweep", "axis", "grid", "run_grid", "sweep"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A setting and the values it takes, as they are written."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How a grid ended: the run folders that are complete, and the jobs that failed."""
+
+    done: list[Path]
+    failed: list[Ended]
+    skipped: int
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one row per experiment (means over its seeds), the best first.
+
+        Best is the highest final test accuracy, or without test data the lowest training loss; experiments in which
+        a loss is not finite come last.
+        """
+        groups = group_runs(map(load_run, self.done))
+        comparison = Comparison(
+            {group.label: [run.history for run in group.runs] for group in groups},
+            {group.label: [run.summary or {} for run in group.runs] for group in groups},
+        )
+        return sorted(comparison.table(), key=_worse_to_the_end)
+
+
+def axis(text: str) -> Axis:
+    """Read `section.key=value,value,...`; a range of whole numbers is written first..last.
+
+    >>> axis("method.mu=0.1,1").values, axis("seed=0..3").values
+    (('0.1', '1'), ('0', '1', '2', '3'))
+    """
+    key, equals, values = text.partition("=")
+    if not equals or not key.strip() or not all(value.strip() for value in values.split(",")):
+        raise ConfigError(
+            f"a grid must be given as section.key=value,value,... or section.key=first..last; got {text!r}"
+        )
+    found: list[str] = []
+    for value in map(str.strip, values.split(",")):
+        ends = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", value)
+        if ends is None:
+            found.append(value)
+            continue
+        first, last = int(ends[1]), int(ends[2])
+        if last < first:
+            raise ConfigError(f"a range must be first..last with last >= first; got {value!r} in {text!r}")
+        found += [str(number) for number in range(first, last + 1)]
+    return Axis(key.strip(), tuple(dict.fromkeys(found)))
+
+
+def grid(settings: Mapping[str, Any], axes: Sequence[Axis], out: Path) -> list[Job]:
+    """Return one job for each combination; every config is checked, and every folder that is there, before any runs."""
+    keys = [each.key for each in axes]
+    if repeated := [key for key in keys if keys.count(key) > 1]:
+        raise ConfigError(f"a setting must be given once in a grid; got `{repeated[0]}` twice")
+    jobs = []
+    for values in itertools.product(*(each.values for each in axes)):
+        point = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
+        config = Config.from_dict(with_overrides(settings, point))
+        name = ", ".join(point)
+        folder = out / (re.sub(r"[^A-Za-z0-9.=,_-]+", "-", ",".join(point)) or "run")
+        check_continues(folder, config)
+        jobs.append(Job(name or config.method.name, config, folder, resume=True))
+    check_apart(jobs)
+    return jobs
+
+
+def sweep(
+    settings: Mapping[str, Any],
+    axes: Sequence[str],
+    *,
+    out: str | Path,
+    workers: int = 0,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Sweep:
+    """Run the grid that `axes` (as `axis` reads them) span over `settings`, with run folders in `out`."""
+    jobs = grid(settings, [axis(text) for text in axes], Path(out))
+    result = run_grid(jobs, workers=workers, on_event=on_event)
+    if jobs and not result.done and not isinstance(error := failure(result.failed, len(jobs)), RunError):
+        raise error  # what was asked for cannot be run at all
+    return result
+
+
+def run_grid(jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event], None] = lambda event: None) -> Sweep:
+    """Run the jobs that are not complete yet."""
+    todo = [job for job in jobs if not _is_complete(job)]
+    ended = run_jobs(todo, workers=workers, on_event=on_event)
+    failed = [end for end in ended if end.error is not None]
+    lost = {end.job.out for end in failed}
+    return Sweep([job.out for job in jobs if job.out not in lost], failed, len(jobs) - len(todo))
+
+
+def _is_complete(job: Job) -> bool:
+    summary = read_summary(job.out)
+    if summary is None:
+        return False
+    return summary["ended"] in ("converged", "diverged") or summary["rounds"] >= job.config.rounds
+
+
+def _worse_to_the_end(row: Mapping[str, Any]) -> tuple[bool, float, float]:
+    loss = math.inf if row["train_loss"] is None else row["train_loss"]
+    accuracy = row["test_accuracy"]
+    return loss == math.inf, 0.0 if accuracy is None else -accuracy, loss

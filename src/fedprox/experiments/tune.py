@@ -1,0 +1,165 @@
+"""Choosing the learning rate and mu as the paper does (Section 5.1 and "Choosing mu" in Section 5.3.2).
+
+1. The learning rate is chosen on FedAvg with E = 1 and without stragglers.
+2. With that rate, mu is chosen for FedProx on the config as it stands, from {0.001, 0.01, 0.1, 1}.
+
+A value is judged by the training loss, averaged over the last tenth of the measured rounds and over seeds; values with
+which a run diverges are out. Test data takes no part, so that a test accuracy can still be believed afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedprox.config import Config, with_overrides
+from fedprox.core.errors import FedProxError, RunError
+from fedprox.experiments.compare import failure
+from fedprox.experiments.scheduler import Event
+from fedprox.experiments.sweep import Axis, grid, run_grid
+from fedprox.runs.reader import SavedRun, load_run
+
+__all__ = ["MUS", "RATES", "Choice", "Tuning", "tune"]
+
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+MUS = (0.001, 0.01, 0.1, 1.0)
+_BATCH = 4  # trials suggested at a time; fixed, so that the trials do not depend on the number of cores
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One setting that was tuned: the value chosen, and the score of each value tried (infinite where it is out)."""
+
+    key: str
+    value: float
+    scores: dict[float, float]
+
+    def words(self) -> str:
+        """Say what was chosen and how it compares."""
+        tried = ", ".join(f"{value:g}: {_loss(score)}" for value, score in sorted(self.scores.items()))
+        text = f"{self.key} = {self.value:g}, with the lowest training loss ({tried})"
+        if len(self.scores) > 1 and self.value in (min(self.scores), max(self.scores)):
+            text += "; it is at the end of the range that was tried, so a wider one may hold a better value"
+        return text + "."
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Both choices, and the settings with them put in."""
+
+    rate: Choice
+    mu: Choice
+    config: Config
+
+
+def tune(
+    settings: Mapping[str, Any],
+    *,
+    out: str | Path,
+    rates: Sequence[float] = RATES,
+    mus: Sequence[float] = MUS,
+    trials: int = 0,
+    seeds: int = 1,
+    workers: int = 0,
+    on_event: OnEvent = lambda event: None,
+) -> Tuning:
+    """Choose `solver.learning_rate`, then `method.mu`, and write the chosen config to `out`/tuned.toml.
+
+    With `trials` > 0 that many values are tried for each, suggested by Optuna on a logarithmic scale within the range
+    of `rates` and, ten times wider at each end, of `mus`. Run folders go below `out`; a second call continues them.
+    """
+    folder = Path(out)
+    first = int(Config.from_dict(settings).seed)
+    seed_axis = Axis("seed", tuple(str(first + offset) for offset in range(seeds)))
+
+    def score_values(stage: str, base: Mapping[str, Any], key: str, values: Iterable[float]) -> dict[float, float]:
+        candidates = list(values)
+        axes = [Axis(key, tuple(repr(value) for value in candidates)), seed_axis]
+        jobs = grid(base, axes, folder / stage)
+        ended = run_grid(jobs, workers=workers, on_event=on_event)
+        if ended.failed:
+            raise failure(ended.failed, len(jobs))
+        runs = [jobs[i * seeds : (i + 1) * seeds] for i in range(len(candidates))]
+        return {
+            value: statistics.fmean(score(load_run(job.out)) for job in group)
+            for value, group in zip(candidates, runs, strict=True)
+        }
+
+    base = _undisturbed(settings)
+    rate = _choose(
+        "solver.learning_rate",
+        rates,
+        trials,
+        (min(rates), max(rates)),
+        lambda v: score_values("rate", base, "solver.learning_rate", v),
+    )
+    base = with_overrides({**settings, "method": {"name": "fedprox"}}, [f"solver.learning_rate={rate.value!r}"])
+    mu = _choose(
+        "method.mu", mus, trials, (min(mus) / 10, max(mus) * 10), lambda v: score_values("mu", base, "method.mu", v)
+    )
+    config = Config.from_dict(with_overrides(base, [f"method.mu={mu.value!r}"]))
+    (folder / "tuned.toml").write_text(config.to_toml(), encoding="utf-8")
+    return Tuning(rate, mu, config)
+
+
+def score(run: SavedRun) -> float:
+    """Return the mean training loss of the last tenth of the measured rounds; infinite where the run diverged."""
+    if run.summary is None or run.summary["diverged_round"] is not None:
+        return math.inf
+    losses = run.history.column("train_loss")
+    return statistics.fmean(losses[-max(1, len(losses) // 10) :])
+
+
+def _choose(
+    key: str,
+    values: Sequence[float],
+    trials: int,
+    limits: tuple[float, float],
+    score_values: Callable[[Iterable[float]], dict[float, float]],
+) -> Choice:
+    scores = _suggested(key, trials, limits, score_values) if trials else score_values(values)
+    best = min(scores, key=lambda value: scores[value])
+    if scores[best] == math.inf:
+        raise RunError(f"`{key}`: the runs diverged with every value that was tried ({', '.join(map(str, scores))})")
+    return Choice(key, best, scores)
+
+
+def _suggested(
+    key: str, trials: int, limits: tuple[float, float], score_values: Callable[[Iterable[float]], dict[float, float]]
+) -> dict[float, float]:
+    """Let Optuna's sampler suggest values, a few at a time, and tell it how they did."""
+    try:
+        import optuna
+    except ImportError:
+        raise FedProxError("`--trials` needs Optuna; install it with: pip install 'fedprox[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space: dict[str, optuna.distributions.BaseDistribution] = {
+        key: optuna.distributions.FloatDistribution(*limits, log=True)
+    }
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
+    scores: dict[float, float] = {}
+    for begin in range(0, trials, _BATCH):
+        asked = [study.ask(space) for _ in range(min(_BATCH, trials - begin))]
+        values = [float(f"{trial.params[key]:.3g}") for trial in asked]
+        scores |= score_values(dict.fromkeys(values))
+        for trial, value in zip(asked, values, strict=True):
+            study.tell(trial, min(scores[value], 1e9))  # Optuna takes no infinities
+    return scores
+
+
+def _undisturbed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with FedAvg, E = 1 and no systems heterogeneity: no stragglers, no clock, no failures."""
+    devices = {key: value for key, value in settings.get("devices", {}).items() if key not in ("stragglers", "failure")}
+    solver = {**settings.get("solver", {}), "epochs": 1}
+    rest = {key: value for key, value in settings.items() if key != "systems"}
+    return {**rest, "method": {"name": "fedavg"}, "devices": devices, "solver": solver}
+
+
+def _loss(score: float) -> str:
+    return "diverged" if score == math.inf else f"{score:.4f}"

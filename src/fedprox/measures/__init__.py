@@ -1,0 +1,7 @@
+"""What is measured of a model: loss, accuracy, gradient variance and dissimilarity, in one pass over the data."""
+
+from __future__ import annotations
+
+from fedprox.measures.measurer import Measurer, Measures, dissimilarity
+
+__all__ = ["Measurer", "Measures", "dissimilarity"]

@@ -1,0 +1,56 @@
+"""The paper's rule for mu (Section 5.3.2, Figures 3 and 11)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fedprox.methods.mu.controller import Signals
+
+__all__ = ["AdaptiveMu"]
+
+
+@dataclass(frozen=True)
+class AdaptiveMu:
+    """mu rises by `step` whenever the loss increases, and falls by `step` after `patience` decreases in a row.
+
+    It is never negative. A change of mu starts the count of decreases again, and so does a loss equal to the one
+    before. A loss that is not finite counts as an increase, and the loss after it has nothing to be compared with.
+
+    >>> rule = AdaptiveMu(mu=0.0)
+    >>> for loss in (1.0, 1.5):
+    ...     rule = rule.after(Signals(loss))
+    >>> rule.mu
+    0.1
+    """
+
+    mu: float
+    step: float = 0.1
+    patience: int = 5
+    decreases: int = 0
+    previous: float | None = None
+
+    def after(self, signals: Signals) -> AdaptiveMu:
+        """Apply the rule to one more loss."""
+        loss = signals.loss
+        if loss is None:
+            return self
+        if not math.isfinite(loss):
+            return self._moved(self.step, None)
+        if self.previous is None:
+            return replace(self, previous=loss)
+        if loss > self.previous:
+            return self._moved(self.step, loss)
+        decreases = self.decreases + 1 if loss < self.previous else 0
+        if decreases == self.patience:
+            return self._moved(-self.step, loss)
+        return replace(self, decreases=decreases, previous=loss)
+
+    def state(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)
+
+    def _moved(self, step: float, loss: float | None) -> AdaptiveMu:
+        # Rounded so that 0.1 up and 0.1 down again is where it was.
+        return replace(self, mu=max(round(self.mu + step, 12), 0.0), decreases=0, previous=loss)

@@ -1,0 +1,25 @@
+"""One mu for all rounds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedprox.methods.mu.controller import Signals
+
+__all__ = ["ConstantMu"]
+
+
+@dataclass(frozen=True)
+class ConstantMu:
+    """One mu for all rounds."""
+
+    mu: float
+
+    def after(self, signals: Signals) -> ConstantMu:
+        """Return itself: a constant learns nothing."""
+        return self
+
+    def state(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)

@@ -1,0 +1,55 @@
+"""Which solver each device uses: one for all, or one for each."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+
+from fedprox import solvers
+from fedprox.config import Config
+from fedprox.core.errors import ConfigError
+from fedprox.methods.method import Method
+from fedprox.solvers import Solver
+
+__all__ = ["SolverChoice", "choose_solver"]
+
+SolverChoice = Solver | Mapping[int, Solver] | Callable[[int], Solver]
+"""One solver for all devices, or one for each: a mapping from device or a function of it."""
+
+
+def choose_solver(config: Config, choice: SolverChoice | None, method: Method) -> Callable[[int], Solver]:
+    """Return the solver of each device, checked against what the method can use and what can be stable."""
+    largest_mu = method.subproblem_mu(config.method.mu) if isinstance(config.method.mu, float) else 0.0
+    if config.solver.name == "sgd" and choice is None and config.solver.learning_rate * largest_mu >= 2:
+        key = "mu" if method.proximal else "alpha"
+        warnings.warn(
+            f"SGD cannot be stable where `solver.learning_rate` times `method.{key}` is 2 or more; "
+            f"got {config.solver.learning_rate} * {largest_mu}",
+            stacklevel=3,
+        )
+    if isinstance(choice, Mapping):
+        for one in choice.values():
+            method.check(one)
+        return lambda device: _entry(choice, device)
+    if callable(choice):
+        return _checked(choice, method)
+    everybody = choice or solvers.build(config.solver)
+    method.check(everybody)
+    return lambda device: everybody
+
+
+def _checked(choice: Callable[[int], Solver], method: Method) -> Callable[[int], Solver]:
+    def checked(device: int) -> Solver:
+        solver = choice(device)
+        method.check(solver)
+        return solver
+
+    checked(0)  # before anything is written
+    return checked
+
+
+def _entry(choice: Mapping[int, Solver], device: int) -> Solver:
+    try:
+        return choice[device]
+    except KeyError:
+        raise ConfigError(f"`solver` must have an entry for every device; device {device} has none") from None

@@ -1,0 +1,53 @@
+"""What a round sends over the network, in bytes per device.
+
+Down goes the model w^t and what the method adds to it, up goes the device's reply. The sizes are those of the trees
+that `Method.send` and `Method.reply` really give, so that SCAFFOLD's control variates or FedDANE's gradients count.
+They do not change over the rounds.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from fedprox.core.trees import Tree
+from fedprox.methods.method import Method, Solution
+from fedprox.participation.traffic import Traffic
+from fedprox.solvers import Solver
+
+__all__ = ["count_bytes", "measure_traffic"]
+
+
+def count_bytes(tree: Tree) -> int:
+    """Return the bytes of all arrays of a tree.
+
+    >>> count_bytes({"weight": np.zeros((10, 60), np.float32), "bias": np.zeros(10, np.float32)})
+    2440
+    """
+    return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree))
+
+
+def measure_traffic(method: Method, params: Tree, solver: Solver, *, learning_rate: float) -> Traffic:
+    """Return the traffic of a method, found by letting it send and reply once.
+
+    FedDANE gathers gradients first: another message each way, and two passes over the samples, one for the mean
+    gradient and one for the device's own correction.
+    """
+    zeros = jax.tree.map(np.zeros_like, params)
+    sent = method.send(method.start(params), zeros if method.needs_gradients else None)
+    reply = method.reply(
+        Solution(
+            anchor=params,
+            params=params,
+            steps=1,
+            learning_rate=learning_rate,
+            mu=0.0,
+            solver=solver,
+            sent=sent,
+            state=method.start_device(params),
+        )
+    )
+    down, up = count_bytes((params, sent)), count_bytes(method.uploaded(reply))
+    if method.needs_gradients:
+        return Traffic(down, up + count_bytes(params), messages=4, passes=2)
+    return Traffic(down, up)

@@ -1,0 +1,35 @@
+"""w^0: the model that a run starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedprox.config import Config
+from fedprox.core.errors import ConfigError
+from fedprox.core.files import read_tensors
+from fedprox.core.randomness import Purpose, words
+from fedprox.core.trees import Tree, is_finite, to_numpy, unflatten_names
+from fedprox.models import Model
+
+__all__ = ["initial_params"]
+
+
+def initial_params(config: Config, model: Model) -> Tree:
+    """Return w^0: drawn for the seed, or read from `model.init`."""
+    key_words = words(1, config.seed, Purpose.INITIAL_MODEL).view(np.uint32)
+    params = to_numpy(model.init(jax.random.wrap_key_data(jax.numpy.asarray(key_words))))
+    if not config.model.init:
+        return params
+    path = Path(config.model.init)
+    named, _ = read_tensors(path / "model.safetensors" if path.is_dir() else path)
+    if spoilt := [name for name, leaf in named.items() if not is_finite(leaf)]:
+        raise ConfigError(
+            f"`model.init` must hold finite numbers alone, which {spoilt[0]!r} does not; got {config.model.init!r}"
+        )
+    try:
+        return unflatten_names(named, like=params)
+    except ValueError as error:
+        raise ConfigError(f"`model.init` must fit the model {model.name}: {error}; got {config.model.init!r}") from None

@@ -1,0 +1,107 @@
+"""Who can be asked: devices are drawn as by the sampling scheme, and those that are away are passed over.
+
+The first devices looked at are those that the scheme draws without a clock, so where everybody is available the list is
+the same. Where some are away, further candidates are drawn until K are found:
+
+*Uniform*: the other devices in random order (Fisher and Yates), so that every K of the available devices are equally
+likely. *Proportional*: further independent draws with p_k, so that each available device is drawn with p_k over the sum
+of the available ones.
+
+At most `most_candidates(K)` are looked at, however many devices there are. If fewer than K of them are available the
+round goes on with those; if none is, the server waits and looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.core.errors import RunError
+from fedprox.core.randomness import Purpose, stream, words
+from fedprox.participation.sampling import Cohort, Sampling, draw_without_replacement, listed, owners
+
+__all__ = ["Asked", "ask", "most_candidates"]
+
+_WAIT = 900.0  # seconds until the server looks again
+_LONGEST_WAIT = 7 * 86400.0
+_BLOCK = 64
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The devices of a round, and what it took to find them."""
+
+    cohort: Cohort
+    start: float  # the simulated time at which the round starts
+    away: int  # how many candidates were passed over, since they were away
+
+
+def most_candidates(per_round: int) -> int:
+    """Return how many devices are looked at for K of them."""
+    return 1000 + 50 * per_round
+
+
+def ask(
+    scheme: Sampling,
+    per_round: int,
+    offsets: Indices,
+    seconds_left: Callable[[Indices, float], NDArray[np.float64]],
+    *,
+    now: float,
+    seed: int,
+    round: int,
+) -> Asked:
+    """Find the devices of a round among those that are available at `now`, or at the next moment when one is."""
+    start = now
+    while start <= now + _LONGEST_WAIT:
+        chosen: list[int] = []
+        away = 0
+        for block in _blocks(scheme, per_round, offsets, seed, round):
+            here = seconds_left(block, start) > 0
+            missing = per_round - len(chosen)
+            last = np.flatnonzero(here)[missing - 1] + 1 if here.sum() >= missing else len(block)
+            chosen += block[:last][here[:last]].tolist()
+            away += int(last - here[:last].sum())
+            if len(chosen) == per_round:
+                break
+        if chosen:
+            return Asked(listed(np.array(chosen, np.int64), offsets), start, away)
+        start += _WAIT
+    raise RunError(
+        f"no device was available for {_LONGEST_WAIT:.0f} simulated seconds in round {round}; "
+        "`systems.profile` or `systems.trace` must leave some time in which devices can be asked"
+    )
+
+
+def _blocks(scheme: Sampling, per_round: int, offsets: Indices, seed: int, round: int) -> Iterator[Indices]:
+    """Yield candidates, first those that the scheme draws without a clock."""
+    random = words(per_round, seed, Purpose.DEVICES, round)
+    more = most_candidates(per_round) - per_round
+    with stream(seed, Purpose.CLOCK_CANDIDATES, round) as bits:
+        if scheme == "proportional":
+            yield owners(random, offsets)
+            for begin in range(0, more, _BLOCK):
+                yield owners(bits.random_raw(min(_BLOCK, more - begin)), offsets)
+            return
+        first = draw_without_replacement(len(offsets) - 1, random)
+        yield first
+        others = islice(_others(len(offsets) - 1, set(first.tolist()), bits), more)
+        while block := list(islice(others, _BLOCK)):
+            yield np.array(block, np.int64)
+
+
+def _others(total: int, taken: set[int], bits: np.random.Philox) -> Iterator[int]:
+    """Yield the numbers below `total` that are not taken, in random order, without a list of all of them."""
+    moved: dict[int, int] = {}  # where the shuffle has put something else than the number itself
+    for place in range(total):
+        other = place + int(bits.random_raw()) % (total - place)
+        number = moved.get(other, other)
+        moved[other] = moved.pop(place, place)
+        if number not in taken:
+            yield number

@@ -1,0 +1,115 @@
+"""The clock: each device does what it can by the deadline (Section 5.2: "a global clock").
+
+A round starts when devices have been found. Each downloads the model, works, and uploads; the steps that fit before the
+deadline, and before the device goes away, are its budget. A device that cannot do all E epochs is a straggler: FedAvg
+drops it, FedProx keeps what it has done. One that cannot do a single step takes no part, whatever the method. The round
+lasts until the last reply, or until the deadline where somebody was late or failed: the server cannot know that nothing
+more will come. So methods that send as much share one time line, and their draws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.config import Config
+from fedprox.participation.budget import steps_per_epoch
+from fedprox.participation.clock.availability import Asked, ask
+from fedprox.participation.clock.deadline import deadline_seconds
+from fedprox.participation.clock.profiles import ProfileDevices, read_profile
+from fedprox.participation.clock.timing import Devices, seconds_for, steps_within
+from fedprox.participation.clock.trace import read_trace
+from fedprox.participation.stragglers import Workload
+from fedprox.participation.traffic import Traffic
+
+__all__ = ["Clock", "Source", "Timed", "build_clock"]
+
+
+class Source(Protocol):
+    """Where the devices' speeds and availability come from: a profile or a trace."""
+
+    def at(self, devices: NDArray[np.int64], round: int) -> Devices:
+        """Return what the clock needs to know of devices in a round."""
+
+    def seconds_left(self, devices: NDArray[np.int64], now: float) -> NDArray[np.float64]:
+        """Return for how long each device stays available; 0 for one that is away."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The clock's part in the plan of a round; arrays in the order of the round's list."""
+
+    asked: Asked
+    devices: Devices
+    deadline: float  # seconds from the start of the round
+    limit: NDArray[np.float64]  # the same for each device, or less for one that goes away before it
+    batch_size: int
+    traffic: Traffic
+
+    def seconds(self, steps: list[int], kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return when each device's reply arrived, or for one that was not kept, when waiting for it ended."""
+        samples = self.asked.cohort.samples
+        took = seconds_for(np.array(steps, np.int64), samples, self.batch_size, self.devices, self.traffic)
+        return np.where(kept, took, self.limit)
+
+    def length(self, seconds: NDArray[np.float64], everybody_in: bool) -> float:
+        """Return how long the round lasted."""
+        return float(seconds.max()) if everybody_in else self.deadline
+
+    def record(self) -> dict[str, Any]:
+        """Return what stands in `devices.jsonl`: of the round, and of each device."""
+        return {
+            "start": self.asked.start,
+            "deadline": self.deadline,
+            "away": self.asked.away,
+            "class": list(self.devices.kind),
+            "samples_per_second": self.devices.samples_per_second.tolist(),
+        }
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The clock of a run."""
+
+    config: Config
+    source: Source
+    traffic: Traffic
+
+    def ask(self, offsets: NDArray[np.int64], *, now: float, round: int) -> Asked:
+        """Find the devices of a round among those that are available."""
+        chosen = self.config.devices
+        return ask(
+            chosen.sampling,
+            chosen.per_round,
+            offsets,
+            self.source.seconds_left,
+            now=now,
+            seed=self.config.seed,
+            round=round,
+        )
+
+    def work(self, asked: Asked, round: int) -> tuple[Workload, Timed]:
+        """Return what fits before the deadline."""
+        cohort, solver = asked.cohort, self.config.solver
+        devices = self.source.at(cohort.devices, round)
+        per_epoch = np.asarray(steps_per_epoch(cohort.samples, solver.batch_size))
+        most = per_epoch * solver.epochs
+        needed = seconds_for(most, cohort.samples, solver.batch_size, devices, self.traffic)
+        deadline = deadline_seconds(self.config.systems.deadline, needed)
+        limit = np.minimum(self.source.seconds_left(cohort.devices, asked.start), deadline)
+        budget = steps_within(limit, most, cohort.samples, solver.batch_size, devices, self.traffic)
+        work = Workload(budget < most, budget / per_epoch, budget)
+        return work, Timed(asked, devices, deadline, limit, solver.batch_size, self.traffic)
+
+
+def build_clock(config: Config, devices: int, traffic: Traffic) -> Clock | None:
+    """Return the clock that the config names for a population of so many devices; None where it names none."""
+    systems = config.systems
+    if systems.model != "clock":
+        return None
+    if systems.trace:
+        return Clock(config, read_trace(systems.trace, devices), traffic)
+    return Clock(config, ProfileDevices(read_profile(systems.profile or "phones"), config.seed), traffic)

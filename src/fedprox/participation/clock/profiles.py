@@ -1,0 +1,198 @@
+"""Profiles: classes of devices, and how the devices of a class differ.
+
+What a device is follows from (seed, device) alone: its class, drawn with the classes' shares, and with u, v standard
+normal
+
+    samples per second = samples_per_second * speed * exp(spread * u)
+    bytes per second   = the class's          * exp(network_spread * v)
+
+so that `speed` is the median of the class. In each round its speed is multiplied by exp(round_spread * u'), drawn for
+(seed, round, device). Every day a device is available for `hours` from `from_hour` on, by a clock of its own that is
+up to `zones` hours ahead of the server's; simulated time begins at the server's midnight.
+
+Nothing is drawn for devices that nobody asks for, so a million devices cost nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from fedprox.config.fields import NotNegative, Positive, Section, Text
+from fedprox.config.toml import dump_toml, read_toml
+from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.randomness import Purpose, generator
+from fedprox.participation.clock.timing import Devices
+
+__all__ = ["DeviceClass", "Profile", "ProfileDevices", "profile_names", "read_profile", "write_profile"]
+
+_HOUR = 3600.0
+_MOST_KEPT = 2**16  # drawn devices, so that the server can look again at the same candidates
+Hour = Annotated[float, Field(ge=0, lt=24, allow_inf_nan=False, description="a number in [0, 24)")]
+Hours = Annotated[float, Field(gt=0, le=24, allow_inf_nan=False, description="a number in (0, 24]")]
+Zones = Annotated[float, Field(ge=0, le=24, allow_inf_nan=False, description="a number in [0, 24]")]
+
+
+class DeviceClass(Section):
+    """`[[classes]]`: a class of devices."""
+
+    name: Text
+    share: Positive
+    speed: Positive
+    spread: NotNegative = 0.0
+    round_spread: NotNegative = 0.0
+    download_bytes_per_second: Positive
+    upload_bytes_per_second: Positive
+    network_spread: NotNegative = 0.0
+    latency_seconds: NotNegative = 0.0
+    from_hour: Hour = 0.0
+    hours: Hours = 24.0
+    zones: Zones = 0.0
+
+
+class Profile(Section):
+    """A profile: how much a device of speed 1 trains per second, and the classes; their shares sum to 1."""
+
+    samples_per_second: Positive
+    classes: Annotated[
+        tuple[DeviceClass, ...], Field(strict=False, min_length=1, description="one or more [[classes]]")
+    ]
+
+
+class ProfileDevices:
+    """The devices of a profile, for one seed; each is drawn when it is first looked at, and kept for a while."""
+
+    def __init__(self, profile: Profile, seed: int) -> None:
+        self.profile = profile
+        self._seed = seed
+        self._bounds = np.cumsum([kind.share for kind in profile.classes])
+        self._drawn = lru_cache(maxsize=_MOST_KEPT)(self._draw)
+
+    def at(self, devices: NDArray[np.int64], round: int) -> Devices:
+        """Return what the clock needs to know of devices in a round."""
+        numbers = devices.tolist()
+        drawn = [self._drawn(device) for device in numbers]
+        kinds = [one.kind for one in drawn]
+        network = np.array([one.network for one in drawn])
+        pace = np.array([self._pace(device, kind, round) for device, kind in zip(numbers, kinds, strict=True)])
+        return Devices(
+            kind=tuple(kind.name for kind in kinds),
+            samples_per_second=np.array([one.samples_per_second for one in drawn]) * pace,
+            download=np.array([kind.download_bytes_per_second for kind in kinds]) * network,
+            upload=np.array([kind.upload_bytes_per_second for kind in kinds]) * network,
+            latency=np.array([kind.latency_seconds for kind in kinds]),
+        )
+
+    def seconds_left(self, devices: NDArray[np.int64], now: float) -> NDArray[np.float64]:
+        """Return for how long each device stays available: 0 for one that is away, infinity for one that never is."""
+        return np.array([_left(self._drawn(device), now) for device in devices.tolist()])
+
+    def _draw(self, device: int) -> _Drawn:
+        random = generator(self._seed, Purpose.CLOCK_DEVICE, device=device)
+        which, zone = random.random(2)
+        speed, network = random.standard_normal(2)
+        place = int(np.searchsorted(self._bounds, which * self._bounds[-1], side="right"))
+        kind = self.profile.classes[min(place, len(self._bounds) - 1)]
+        rate = self.profile.samples_per_second * kind.speed * np.exp(kind.spread * speed)
+        return _Drawn(kind, float(rate), float(np.exp(kind.network_spread * network)), zone * kind.zones)
+
+    def _pace(self, device: int, kind: DeviceClass, round: int) -> float:
+        if kind.round_spread == 0:
+            return 1.0
+        normal = generator(self._seed, Purpose.CLOCK_ROUND, round, device).standard_normal()
+        return float(np.exp(kind.round_spread * normal))
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    kind: DeviceClass
+    samples_per_second: float
+    network: float
+    hours_ahead: float
+
+
+def profile_names() -> list[str]:
+    """Return the names of the built-in profiles.
+
+    >>> profile_names()
+    ['equal', 'phones']
+    """
+    return sorted(
+        Path(item.name).stem for item in files("fedprox.participation.clock").iterdir() if item.name.endswith(".toml")
+    )
+
+
+def read_profile(name: str) -> Profile:
+    """Read a built-in profile, or a file (a name that ends in .toml or holds a slash).
+
+    >>> [kind.name for kind in read_profile("phones").classes]
+    ['fast phone', 'middling phone', 'slow phone']
+    """
+    if name.endswith(".toml") or "/" in name:
+        path = Path(name)
+        if not path.exists():
+            raise ConfigError(f"`systems.profile` must be a file that exists or one of {_known()}; got {name!r}")
+    elif name in profile_names():
+        path = Path(str(files("fedprox.participation.clock").joinpath(f"{name}.toml")))
+    else:
+        raise ConfigError(
+            f"`systems.profile` must be a .toml file or one of {_known()}; got {name!r}"
+            + nearest(name, profile_names())
+        )
+    try:
+        profile = Profile.model_validate(read_toml(path))
+    except ValidationError as error:
+        raise ConfigError(f"profile {name}: {_sentence(error)}") from None
+    total = sum(kind.share for kind in profile.classes)
+    if abs(total - 1) > 1e-6:
+        raise ConfigError(f"profile {name}: the `share` of all classes must sum to 1; got {total:g}")
+    return profile
+
+
+def write_profile(profile: Profile, comment: str = "") -> str:
+    """Return a profile as TOML text, with a comment at the top."""
+    lines = [f"# {line}".rstrip() for line in comment.splitlines()]
+    lines.append(f"samples_per_second = {profile.samples_per_second!r}")
+    for kind in profile.classes:
+        lines += ["", "[[classes]]", dump_toml(kind.model_dump()).rstrip()]
+    return "\n".join(lines) + "\n"
+
+
+def _left(device: _Drawn, now: float) -> float:
+    kind = device.kind
+    if kind.hours == 24:
+        return float("inf")
+    into = (now / _HOUR + device.hours_ahead - kind.from_hour) % 24
+    return max(kind.hours - into, 0.0) * _HOUR
+
+
+def _known() -> str:
+    return ", ".join(profile_names())
+
+
+def _sentence(error: ValidationError) -> str:
+    """Turn pydantic's first complaint into: `field` must be rule; got value."""
+    first = error.errors()[0]
+    place = ""
+    owner: Any = Profile
+    rule = "valid"
+    for part in first["loc"]:
+        if isinstance(part, int):
+            place += f"[{part + 1}]"
+            owner, rule = DeviceClass, "a table of settings"
+            continue
+        place += f".{part}" if place else part
+        fields = owner.model_fields
+        if part not in fields:
+            return f"unknown key `{place}`" + nearest(part, fields)
+        rule = fields[part].description or rule
+    if first["type"] == "missing":
+        return f"`{place}` must be given: {rule}"
+    return f"`{place}` must be {rule}; got {first['input']!r}"

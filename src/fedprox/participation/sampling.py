@@ -1,0 +1,106 @@
+"""Who takes part in a round: the two sampling schemes of the paper.
+
+*Uniform* (Section 5.1, "Implementation"): K devices uniformly without replacement; the results are averaged with
+weights proportional to n_k.
+
+*Proportional* (Algorithms 1 and 2): K independent draws with probability p_k = n_k / n, so with replacement; the
+results are averaged with weight 1/K per draw. A device drawn m times is listed once, with m draws.
+
+The cost of a round does not depend on the number of devices: Floyd's algorithm draws K of N with K words, and a draw
+with probability n_k / n is the owner of a uniformly drawn sample, found by bisection in the offsets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.core.errors import ConfigError
+from fedprox.core.randomness import Purpose, words
+
+__all__ = [
+    "Cohort",
+    "Sampling",
+    "check_sampling",
+    "draw_cohort",
+    "draw_without_replacement",
+    "listed",
+    "merge_weights",
+    "owners",
+]
+
+Sampling = Literal["uniform", "proportional"]
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The devices of a round, each listed once."""
+
+    devices: NDArray[np.int64]  # (listed,)
+    samples: NDArray[np.int64]  # (listed,) n_k
+    draws: NDArray[np.int64]  # (listed,) how often each was drawn
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+
+def check_sampling(scheme: Sampling, per_round: int, devices: int) -> None:
+    """Refuse a K that the population cannot serve."""
+    if scheme == "uniform" and not 1 <= per_round <= devices:
+        raise ConfigError(
+            f"`devices.per_round` must be a whole number from 1 to {devices}, the number of devices, "
+            f"with uniform sampling; got {per_round}"
+        )
+
+
+def draw_cohort(
+    scheme: Sampling,
+    per_round: int,
+    offsets: NDArray[np.int64],
+    *,
+    seed: int,
+    round: int,
+    purpose: Purpose = Purpose.DEVICES,
+) -> Cohort:
+    """Draw the devices of a round from a population with these offsets of its training samples."""
+    random = words(per_round, seed, purpose, round)
+    if scheme == "uniform":
+        devices = draw_without_replacement(len(offsets) - 1, random)
+        return Cohort(devices, offsets[devices + 1] - offsets[devices], np.ones_like(devices))
+    return listed(owners(random, offsets), offsets)
+
+
+def owners(random: NDArray[np.uint64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each random word a device, drawn with probability p_k: the owner of a uniformly drawn sample."""
+    sample = random % np.uint64(offsets[-1])
+    return np.searchsorted(offsets, sample.astype(np.int64), side="right") - 1
+
+
+def listed(drawn: NDArray[np.int64], offsets: NDArray[np.int64]) -> Cohort:
+    """List each drawn device once, in the order in which they were first drawn."""
+    counts = Counter(drawn.tolist())
+    devices, draws = (np.fromiter(numbers, np.int64, len(counts)) for numbers in (counts, counts.values()))
+    return Cohort(devices, offsets[devices + 1] - offsets[devices], draws)
+
+
+def draw_without_replacement(total: int, random: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return len(random) different numbers below `total`, every subset equally likely (Floyd's algorithm)."""
+    count = len(random)
+    chosen: dict[int, None] = {}
+    for last, word in zip(range(total - count, total), random.tolist(), strict=True):
+        candidate = word % (last + 1)
+        chosen[last if candidate in chosen else candidate] = None
+    return np.fromiter(chosen, np.int64, count)
+
+
+def merge_weights(scheme: Sampling, cohort: Cohort, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return each listed device's weight in the average over those kept: sums to 1, or all zero if none is kept.
+
+    Uniform: n_k / sum n over the kept. Proportional: draws / (number of draws kept), which is m/K when all are kept.
+    """
+    share = np.where(kept, cohort.samples if scheme == "uniform" else cohort.draws, 0).astype(np.float64)
+    return share / max(share.sum(), 1.0)

@@ -1,0 +1,74 @@
+"""Systems heterogeneity: how much work each chosen device does (Section 5.2).
+
+The result is arrays, never control flow: a budget in mini-batch steps for every listed device, and who is a
+straggler. Whether a straggler's partial work is kept is the method's decision.
+
+*Stragglers*: floor(s K + 1/2) of the listed devices are marked, and each marked device is given x epochs, uniform on
+{1, ..., E}; all others are given E. With E = 1 a marked device is given a uniform number of its mini-batches instead,
+at least one. So a straggler may happen to do all the work; methods that drop stragglers drop it all the same.
+(`[compat]` has the released code's {1, ..., E - 1}.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.core.randomness import Purpose, words
+from fedprox.participation.budget import steps_per_epoch
+from fedprox.participation.sampling import Cohort, draw_without_replacement
+
+__all__ = ["Workload", "failures", "straggler_work"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the listed devices of a round can do."""
+
+    straggler: NDArray[np.bool_]  # (listed,)
+    epochs: NDArray[np.float64]  # (listed,) given, fractional where the budget is
+    budget: NDArray[np.int64]  # (listed,) the same in mini-batch steps
+
+
+def straggler_work(
+    cohort: Cohort,
+    *,
+    per_round: int,
+    share: float,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    round: int,
+    most: int | None = None,
+) -> Workload:
+    """Mark stragglers among the listed devices and give every device its budget.
+
+    A straggler draws from {1, ..., most} epochs, by default from {1, ..., E}.
+    """
+    most = epochs if most is None else most
+    listed = len(cohort)
+    marked = min(math.floor(share * per_round + 0.5), listed)
+    straggler = np.zeros(listed, bool)
+    if marked:
+        straggler[draw_without_replacement(listed, words(marked, seed, Purpose.STRAGGLERS, round))] = True
+    per_epoch = np.asarray(steps_per_epoch(cohort.samples, batch_size))
+    budget = per_epoch * epochs
+    for position in np.flatnonzero(straggler):
+        word = int(words(1, seed, Purpose.EPOCHS, round, int(cohort.devices[position]))[0])
+        if epochs == 1:
+            budget[position] = 1 + word % int(per_epoch[position])
+        else:
+            budget[position] = (1 + word % most) * per_epoch[position]
+    return Workload(straggler, budget / per_epoch, budget)
+
+
+def failures(cohort: Cohort, *, per_round: int, share: float, seed: int, round: int) -> NDArray[np.bool_]:
+    """Mark floor(share K + 1/2) of the listed devices as failed: they return nothing at all, whatever the method."""
+    failed = np.zeros(len(cohort), bool)
+    count = min(math.floor(share * per_round + 0.5), len(cohort))
+    if count:
+        failed[draw_without_replacement(len(cohort), words(count, seed, Purpose.FAILURES, round))] = True
+    return failed

@@ -1,0 +1,131 @@
+"""The population on disk: a folder of flat columns that is opened without being read.
+
+    manifest.json                                  what is in the folder: schema, checksums, where it came from
+    train_x.npy  train_y.npy  train_offsets.npy    the samples of all devices, one after another
+    test_x.npy   test_y.npy   test_offsets.npy
+    names.npy    name_offsets.npy                  the devices' names in UTF-8, one after another
+    extra_NAME.npy                                 arrays that belong to the data as a whole
+
+Each column is an ordinary `.npy` file whose data begin at a multiple of 64 bytes, so that NumPy maps it and JAX reads
+it in place: memory is used only for the devices that take part. A folder is written in one pass, a block of devices
+at a time, under a temporary name, and renamed when it is whole. Opening checks that every column has the bytes the
+manifest says; `verify` also reads them all and compares their checksums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.core.errors import DataError
+from fedprox.population import Population, Samples
+
+__all__ = ["FORMAT", "VERSION", "open_population", "read_manifest", "verify_population"]
+
+Array = NDArray[Any]
+FORMAT, VERSION = "fedprox-population", 1
+_BLOCK = 64 << 20  # bytes read at once
+
+
+class _Names(Sequence[str]):
+    """The names of all devices, decoded one by one when they are asked for."""
+
+    def __init__(self, text: Array, offsets: Array) -> None:
+        self._text, self._offsets = text, offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, device: Any) -> Any:
+        if isinstance(device, slice):
+            return [self[index] for index in range(*device.indices(len(self)))]
+        index = int(device) + (len(self) if device < 0 else 0)
+        if not 0 <= index < len(self):
+            raise IndexError(f"there are {len(self)} devices; got {device}")
+        return bytes(self._text[self._offsets[index] : self._offsets[index + 1]]).decode()
+
+
+def open_population(path: str | Path, *, verify: bool = False) -> Population:
+    """Open a population folder without reading its data; with `verify`, read them all and check them first."""
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    if verify:
+        verify_population(folder)
+    columns = {name: _mapped(folder, name, schema) for name, schema in manifest["columns"].items()}
+    try:
+        train, test = (
+            Samples(columns[f"{part}_x"], columns[f"{part}_y"], columns[f"{part}_offsets"])
+            for part in ("train", "test")
+        )
+        names = _Names(columns["names"], columns["name_offsets"])
+    except KeyError as error:
+        raise DataError(f"{folder}/manifest.json must list the column {error}") from None
+    extras = {name.removeprefix("extra_"): column for name, column in columns.items() if name.startswith("extra_")}
+    try:
+        return Population(train, test, int(manifest["classes"]), names, extras, str(folder.absolute()))
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from None
+
+
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """Read and check the manifest of a population folder."""
+    file = Path(path) / "manifest.json"
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path} must be a population folder; it has no manifest.json") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} is not a readable manifest: {error}") from None
+    known = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    if not known or not {"classes", "columns", "devices"} <= set(manifest):
+        raise DataError(f"{file} must be the manifest of a population (`format` {FORMAT!r}, devices, classes, columns)")
+    if manifest.get("version") != VERSION:
+        raise DataError(f"{file} must have version {VERSION}; got {manifest.get('version')!r}")
+    return manifest
+
+
+def verify_population(path: str | Path) -> None:
+    """Read every column and compare its checksum with the manifest's."""
+    folder = Path(path)
+    for name, schema in read_manifest(folder)["columns"].items():
+        _mapped(folder, name, schema)
+        found = hashlib.sha256()
+        with (folder / f"{name}.npy").open("rb") as file:
+            file.seek(schema["begins"])
+            while block := file.read(_BLOCK):
+                found.update(block)
+        if found.hexdigest() != schema["sha256"]:
+            raise DataError(
+                f"{folder}/{name}.npy must have the checksum {schema['sha256'][:12]}… of the manifest; "
+                f"got {found.hexdigest()[:12]}…: the file has changed, prepare the data again"
+            )
+
+
+def _mapped(folder: Path, name: str, schema: Mapping[str, Any]) -> Array:
+    """Return a column as a read-only array over the file's pages."""
+    file = folder / f"{name}.npy"
+    if Path(name).name != name:
+        raise DataError(f"{folder}/manifest.json must name columns without folders; got {name!r}")
+    try:
+        dtype, shape, begins = np.dtype(schema["dtype"]), tuple(schema["shape"]), int(schema["begins"])
+        size = file.stat().st_size
+    except FileNotFoundError:
+        raise DataError(f"{file} is missing") from None
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{folder}/manifest.json must give dtype, shape and begins of {name}") from None
+    expected = begins + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if size != expected:
+        raise DataError(
+            f"{file} must have {expected} bytes, as the manifest says; got {size}: it is cut off or changed"
+        )
+    if dtype.hasobject:
+        raise DataError(f"{folder}/manifest.json must not ask for Python objects; {name} has {dtype}")
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    return np.asarray(np.memmap(file, dtype, "r", begins, shape))

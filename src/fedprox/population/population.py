@@ -1,0 +1,212 @@
+"""The population: the data of N devices, ragged, in one flat layout.
+
+The samples of all devices lie one after another in one array; `offsets` says where each device begins. Nothing is
+padded, a device is a slice, and p_k = n_k / n (the masses of Equation 1) follows from the offsets of the training
+samples alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedprox.core.errors import DataError
+from fedprox.core.randomness import Purpose, words
+
+__all__ = ["Population", "Samples", "checked_rows", "split"]
+
+Array = NDArray[Any]
+
+_LARGEST = np.iinfo(np.int32).max  # of a label
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of all devices: rows offsets[k] to offsets[k + 1] of `x` and `y` belong to device k."""
+
+    x: Array  # (rows, ...)
+    y: Array  # (rows,)
+    offsets: NDArray[np.int64]  # (devices + 1,)
+
+    def __post_init__(self) -> None:
+        rows = int(self.offsets[-1])
+        if len(self.x) != rows or len(self.y) != rows:
+            raise DataError(f"x and y must have {rows} rows, as the offsets say; got {len(self.x)} and {len(self.y)}")
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    @property
+    def width(self) -> int:
+        """How many numbers an example has."""
+        return math.prod(self.x.shape[1:])
+
+    def size(self, device: int) -> int:
+        """Return n_k, the number of samples of a device."""
+        return int(self.offsets[device + 1] - self.offsets[device])
+
+    def of(self, device: int) -> tuple[Array, Array]:
+        """Return the samples (x, y) of a device, without a copy."""
+        rows = slice(int(self.offsets[device]), int(self.offsets[device + 1]))
+        return self.x[rows], self.y[rows]
+
+
+@dataclass(frozen=True)
+class Population:
+    """The training and test samples of N devices.
+
+    Attributes:
+      train: training samples; every device has at least one.
+      test: test samples; a device may have none.
+      classes: the number of labels, or 0 where y is not a label.
+      names: the devices' names, or None where they are just numbers.
+      extras: named arrays that belong to the data as a whole, shared by all devices. A model over word ids finds the
+        fixed word vectors (words, dimensions) here as `vectors`.
+      folder: where it is on disk, if that is where it was opened.
+    """
+
+    train: Samples
+    test: Samples
+    classes: int
+    names: Sequence[str] | None = None
+    extras: Mapping[str, Array] = field(default_factory=dict)
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        sizes = np.diff(self.train.offsets)
+        if len(sizes) == 0:
+            raise DataError("a population must have at least one device; got none")
+        if sizes.min() < 1:
+            raise DataError(f"device {self.name(int(sizes.argmin()))} must have training samples; got none")
+        if len(self.test.offsets) != len(self.train.offsets):
+            raise DataError(f"training data has {len(sizes)} devices, test data {len(self.test.offsets) - 1}")
+
+    @property
+    def devices(self) -> int:
+        """N, the number of devices."""
+        return len(self.train.offsets) - 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return tuple(self.train.x.shape[1:])
+
+    @cached_property
+    def masses(self) -> NDArray[np.float64]:
+        """The p_k = n_k / n of all devices."""
+        masses: NDArray[np.float64] = np.diff(self.train.offsets) / len(self.train)
+        return masses
+
+    def name(self, device: int) -> str:
+        """Return the name of a device."""
+        return str(device) if self.names is None else self.names[device]
+
+    @classmethod
+    def from_arrays(
+        cls, x: ArrayLike, y: ArrayLike, device: ArrayLike, *, test: ArrayLike | None = None, seed: int = 0
+    ) -> Population:
+        """Group labelled examples by device.
+
+        Args:
+          x: (rows, ...) examples.
+          y: (rows,) labels from 0 on, or real targets.
+          device: (rows,) the device of each row: numbers or names, in any order.
+          test: (rows,) true for test rows; without it a fifth of each device's rows, drawn with `seed`.
+
+        >>> population = Population.from_arrays(x=[[1.0], [2.0], [3.0]], y=[0, 1, 0], device=["b", "a", "b"])
+        >>> population.devices, population.name(0), population.train.size(1)
+        (2, 'a', 2)
+        """
+        x, y, device = np.asarray(x), np.asarray(y), np.asarray(device)
+        if not len(x) == len(y) == len(device) or len(x) == 0:
+            raise DataError(
+                f"x, y and device must have the same number of rows, at least one; "
+                f"got {len(x)}, {len(y)} and {len(device)}"
+            )
+        names, owner = np.unique(device, return_inverse=True)
+        order = np.argsort(owner, kind="stable")
+        offsets = _offsets(np.bincount(owner, minlength=len(names)))
+        is_test = split(offsets, seed) if test is None else np.asarray(test, bool)[order]
+        if len(is_test) != len(x):
+            raise DataError(f"test must have one entry for each of the {len(x)} rows; got {len(is_test)}")
+        return cls.from_split(x[order], y[order], offsets, is_test, names=[str(name) for name in names])
+
+    @classmethod
+    def from_split(
+        cls,
+        x: Array,
+        y: Array,
+        offsets: NDArray[np.int64],
+        is_test: NDArray[np.bool_],
+        *,
+        names: Sequence[str] | None = None,
+        classes: int | None = None,
+        extras: Mapping[str, Array] | None = None,
+    ) -> Population:
+        """Divide rows that lie device by device into training and test samples, and check them."""
+        x, y = checked_rows(x, y, offsets, names if names is not None else range(len(offsets) - 1), classes)
+        if classes is None:
+            classes = int(y.max()) + 1 if np.issubdtype(y.dtype, np.integer) else 0
+
+        def part(chosen: NDArray[np.bool_]) -> Samples:
+            return Samples(x[chosen], y[chosen], _offsets(chosen)[offsets])
+
+        return cls(part(~is_test), part(is_test), classes, names, extras or {})
+
+
+def split(offsets: NDArray[np.int64], seed: int, share: float = 0.2) -> NDArray[np.bool_]:
+    """Mark floor(share * n_k) of each device's rows as test rows, drawn for (seed, device); never all of them."""
+    is_test = np.zeros(int(offsets[-1]), bool)
+    for device, (begin, end) in enumerate(pairwise(offsets.tolist())):
+        size = end - begin
+        order = np.argsort(words(size, seed, Purpose.SPLIT, device=device), kind="stable")
+        is_test[begin + order[: min(int(share * size), size - 1)]] = True
+    return is_test
+
+
+def _offsets(sizes: Array) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def checked_rows(
+    x: Array, y: Array, offsets: NDArray[np.int64], names: Sequence[Any], classes: int | None = None
+) -> tuple[Array, Array]:
+    """Return x as float32 or whole numbers, and y as int32 labels or float32 targets.
+
+    Refuses what is not finite and labels that are negative or, where `classes` is given, too large; the message names
+    the device and its row.
+    """
+
+    def where(row: int) -> str:
+        device = int(np.searchsorted(offsets, row, "right")) - 1
+        return f"device {names[device]}, row {row - int(offsets[device])}"
+
+    if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool):
+        raise DataError(f"x must be numbers; got {x.dtype}")
+    if not np.issubdtype(x.dtype, np.integer):
+        x = x.astype(np.float32, copy=False)
+        finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+        if not finite.all():
+            raise DataError(f"x must be finite numbers; {where(int(finite.argmin()))} is not")
+    if np.issubdtype(y.dtype, np.integer) or y.dtype == bool:
+        if len(y) and y.min() < 0:
+            raise DataError(f"labels must be whole numbers >= 0; {where(int(y.argmin()))} has {y.min()}")
+        if len(y) and y.max() > _LARGEST:
+            raise DataError(f"labels must be at most {_LARGEST}; {where(int(y.argmax()))} has {y.max()}")
+        if classes and len(y) and y.max() >= classes:
+            raise DataError(
+                f"labels must be below {classes}, the number of classes; {where(int(y.argmax()))} has {y.max()}"
+            )
+        return x, y.astype(np.int32, copy=False)
+    if not np.issubdtype(y.dtype, np.floating):
+        raise DataError(f"y must be numbers; got {y.dtype}")
+    if not np.isfinite(y).all():
+        raise DataError(f"y must be finite numbers; {where(int(np.isfinite(y).argmin()))} is not")
+    return x, y.astype(np.float32, copy=False)

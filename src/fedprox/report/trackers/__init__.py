@@ -1,0 +1,53 @@
+"""Experiment trackers: the same metrics, also where a team already looks.
+
+A tracker is a callback that is told of every round, and is closed at the end. Each needs its own package, which is
+imported only when the tracker is asked for. All of them write files; none needs an account or a network.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedprox.config import Config
+from fedprox.core.errors import ConfigError, FedProxError, nearest
+from fedprox.training.result import Progress
+
+__all__ = ["NAMES", "Tracker", "build", "numbers"]
+
+NAMES = ("mlflow", "tensorboard", "wandb")
+
+
+class Tracker(Protocol):
+    """What follows a run. Nothing may be written before the first call: until then the run may be refused."""
+
+    def __call__(self, progress: Progress) -> None:
+        """Take note of a round."""
+
+    def close(self, summary: Mapping[str, Any]) -> None:
+        """Take note of the end."""
+
+
+def build(name: str, folder: Path, config: Config) -> Tracker:
+    """Return the tracker `name` for the run in `folder`."""
+    if name not in NAMES:
+        raise ConfigError(f"`--track` must be one of {', '.join(NAMES)}; got {name!r}{nearest(name, NAMES)}")
+    try:
+        module = importlib.import_module(f"fedprox.report.trackers.{name}_tracker")
+    except ImportError as error:
+        raise FedProxError(
+            f"`--track {name}` needs the package {error.name}; install it with: pip install 'fedprox[{name}]'"
+        ) from None
+    tracker: Tracker = module.tracker(folder, config)
+    return tracker
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return what can be drawn: the finite numbers of a record, but not the round.
+
+    >>> numbers({"round": 3, "train_loss": 0.5, "test_accuracy": None})
+    {'train_loss': 0.5}
+    """
+    return {name: float(value) for name, value in metrics.items() if name != "round" and value is not None}

@@ -1,0 +1,132 @@
+"""A saved model on data: its loss and accuracy, or its predictions."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox import data
+from fedprox.config import Config, with_overrides
+from fedprox.core.errors import DataError, RunFolderError
+from fedprox.core.files import read_tensors
+from fedprox.measures import Measurer
+from fedprox.models import Model
+from fedprox.population import Population
+from fedprox.population.loaded_samples import LoadedSamples
+from fedprox.core.compilation import compiled, prepare
+from fedprox.runs.reader import SavedRun, load_run
+from fedprox.core.trees import Tree, to_numpy, unflatten_names
+from fedprox.core.threads import Workers
+
+__all__ = ["data_settings", "evaluate", "predict", "read_examples"]
+
+_ROWS = 4096  # predicted at a time
+
+
+def evaluate(path: str | Path, population: Population | None = None) -> dict[str, Any]:
+    """Measure the final model of a run folder on `population`, by default on the run's own data.
+
+    Returns `train_loss`, `train_accuracy`, `test_loss`, `test_accuracy` (over all examples of that part), and
+    `devices`: one record per device, as in evaluation.jsonl.
+    """
+    prepare()
+    run = load_run(path)
+    trained_on = data.load(run.config)
+    population = population or trained_on
+    model, params = _model(run, trained_on, population.shape, population.classes)
+    workers = Workers(run.config.engine.local_workers)
+    try:
+        measurer = Measurer(population, LoadedSamples.of(population.train, model), model, workers, gradients=False)
+        rows = measurer.per_device(params)
+    finally:
+        workers.close()
+    result: dict[str, Any] = {"examples": len(population.train) + len(population.test)}
+    for part in ("train", "test"):
+        sizes = np.array([row[f"{part}_samples"] for row in rows])
+        for name in ("loss", "accuracy"):
+            values = [row[f"{part}_{name}"] for row in rows]
+            known = [0.0 if value is None else value for value in values]
+            total = sizes.sum()
+            missing = not total or any(value is None for value, size in zip(values, sizes, strict=True) if size)
+            result[f"{part}_{name}"] = None if missing else float(sizes @ np.array(known) / total)
+    return {**result, "devices": [{**row, "name": population.name(row["device"])} for row in rows]}
+
+
+def predict(path: str | Path, x: NDArray[Any]) -> NDArray[Any]:
+    """Return the label that the final model of a run folder gives each example of `x` (rows, ...)."""
+    prepare()
+    x = np.asarray(x)
+    if x.ndim < 2 or not len(x):
+        raise DataError(f"x must have rows and features, and at least one row; got shape {x.shape}")
+    if not np.issubdtype(x.dtype, np.integer):
+        x = x.astype(np.float32)
+    run = load_run(path)
+    model, params = _model(run, data.load(run.config), x.shape[1:], 0)
+    if model.predict is None:
+        raise RunFolderError(f"the model {model.name} of {path} gives no labels")
+    labels = compiled(model.predict)
+    return np.concatenate([np.asarray(labels(params, x[i : i + _ROWS])) for i in range(0, len(x), _ROWS)])
+
+
+def data_settings(run: str | Path, source: str, overrides: list[str]) -> Config:
+    """Return the run's config with its `[data]` replaced by what `source` names: a file, a folder or a data set.
+
+    A name that ends in .npz is such a file, a folder with `train` and `test` in it a LEAF folder. Other data have the
+    default `[compat]`, unless an override says otherwise.
+    """
+    settings = load_run(run).config.to_dict()
+    if source:
+        kind = source
+        if source.endswith(".npz"):
+            kind = "npz"
+        elif (Path(source) / "train").is_dir():
+            kind = "leaf"
+        elif Path(source).is_dir():
+            kind = "population"
+        settings["data"] = {"name": kind} | ({"path": source} if kind != source else {})
+        del settings["compat"]
+    return Config.from_dict(with_overrides(settings, overrides))
+
+
+def read_examples(path: str | Path) -> NDArray[Any]:
+    """Read the array `x` of an npz file, or the one of an npy file."""
+    try:
+        with Path(path).open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return content
+            if "x" not in content.files:
+                raise DataError(f"data file {path} must hold the array x; it has {', '.join(content.files)}")
+            examples: NDArray[Any] = content["x"]
+            return examples
+    except FileNotFoundError:
+        raise DataError(f"data file {path} does not exist") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"data file {path} is not a readable npz or npy file: {error}") from None
+
+
+def _model(run: SavedRun, known: Population, shape: tuple[int, ...], classes: int) -> tuple[Model, Tree]:
+    """Return the run's model with its saved parameters; examples and labels must be as in the data it knows."""
+    file = run.path / "model.safetensors"
+    if not file.exists():
+        raise RunFolderError(f"{run.path} holds no model.safetensors yet; the run has not ended")
+    named, _ = read_tensors(file)
+    if known.shape != shape:
+        raise DataError(f"x must have examples of shape {known.shape}, as the run's data; got {shape}")
+    if classes > known.classes:
+        raise DataError(f"labels must be below {known.classes}, the number the model knows; got {classes - 1}")
+    model = data.model_for(run.config, known)
+    try:
+        return model, unflatten_names(named, like=_shapes(model))
+    except ValueError as error:
+        raise RunFolderError(f"{file} does not fit the model {model.name}: {error}") from None
+
+
+def _shapes(model: Model) -> Tree:
+    import jax
+
+    return to_numpy(model.init(jax.random.key(0)))

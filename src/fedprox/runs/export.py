@@ -1,0 +1,78 @@
+"""The records of a run as tables for other programs: CSV for any of them, Parquet for the fast ones."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedprox.core.errors import ConfigError, FedProxError, RunFolderError
+from fedprox.core.files import write_atomically
+from fedprox.runs.history import History
+from fedprox.runs.reader import load_run
+
+__all__ = ["FORMATS", "device_rows", "export"]
+
+FORMATS = ("csv", "parquet")
+
+
+def export(path: str | Path, out: str | Path | None = None, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write metrics, devices and evaluation of a run folder as tables, by default to its folder `export`.
+
+    `devices` has one line for each device of each round. Returns the files written.
+    """
+    if unknown := [form for form in formats if form not in FORMATS]:
+        raise ConfigError(f"a format must be one of {', '.join(FORMATS)}; got {unknown[0]!r}")
+    run = load_run(path)
+    folder = Path(out) if out is not None else run.path / "export"
+    tables = {"metrics": run.history, "devices": device_rows(run.devices), "evaluation": run.evaluation}
+    content = {
+        folder / f"{name}.{form}": _csv(rows) if form == "csv" else _parquet(rows)
+        for name, rows in tables.items()
+        if len(rows)
+        for form in formats
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, data in content.items():
+            write_atomically(file, data)
+    except OSError as error:
+        raise RunFolderError(f"{folder} cannot be written: {error.strerror}") from None
+    return list(content)
+
+
+def device_rows(devices: History) -> History:
+    """Return one row for each device of each round.
+
+    >>> device_rows(History([{"round": 1, "solve_seconds": 0.5, "device": [3, 7], "steps": [10, 20]}]))[1]
+    {'round': 1, 'device': 7, 'steps': 20}
+    """
+    rows = History()
+    for record in devices:
+        lists = {name: values for name, values in record.items() if isinstance(values, list)}
+        for values in zip(*lists.values(), strict=True):
+            rows.append({"round": record["round"], **dict(zip(lists, values, strict=True))})
+    return rows
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _parquet(rows: History) -> bytes:
+    try:
+        frame = rows.to_polars()
+    except ImportError:
+        raise FedProxError(
+            "Parquet needs polars; install it with: pip install 'fedprox[frames]', or take --format csv"
+        ) from None
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    return buffer.getvalue()

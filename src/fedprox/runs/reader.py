@@ -1,0 +1,117 @@
+"""Runs read back from their folders, while they are under way or after they have ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedprox.config import Config
+from fedprox.core.errors import RunFolderError
+from fedprox.core.files import read_tensors
+from fedprox.runs.history import History
+from fedprox.runs.folder import read_history, read_summary
+from fedprox.core.trees import Tree
+
+__all__ = ["SavedRun", "find_runs", "load_run", "nested"]
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A run folder, read. The larger files are read when they are first asked for.
+
+    Attributes:
+      path: the run folder.
+      config: its resolved config.
+      history: one row per measured round (`history.to_pandas()`, `history.to_polars()`).
+      summary: the outcome, or None while the run has not ended.
+    """
+
+    path: Path
+    config: Config
+    history: History
+    summary: dict[str, Any] | None
+
+    @cached_property
+    def devices(self) -> History:
+        """One row per round: who took part, and how."""
+        return read_history(self.path, "devices")
+
+    @cached_property
+    def evaluation(self) -> History:
+        """One row per device: samples, loss and accuracy of the final model; empty until the run has ended."""
+        has_ended = (self.path / "evaluation.jsonl").exists()
+        return read_history(self.path, "evaluation") if has_ended else History()
+
+    @cached_property
+    def params(self) -> Tree | None:
+        """The final parameters as nested dicts of arrays, or None while the run has not ended."""
+        file = self.path / "model.safetensors"
+        return nested(read_tensors(file)[0]) if file.exists() else None
+
+    def _repr_html_(self) -> str:
+        from fedprox.runs.notebook_view import run_html
+
+        return run_html(self.history, self.summary)
+
+    @property
+    def seed(self) -> int:
+        """The seed of everything but the data."""
+        return self.config.seed
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last measured round."""
+        return self.history[-1]
+
+
+def load_run(path: str | Path) -> SavedRun:
+    """Read a run folder.
+
+    >>> import tempfile, fedprox
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = fedprox.train({"rounds": 2}, out=f"{folder}/run")
+    ...     run = load_run(f"{folder}/run")
+    ...     run.params["weight"].shape, len(run.history), run.summary["ended"]
+    ((10, 60), 3, 'finished')
+    """
+    folder = Path(path)
+    if not (folder / "config.toml").exists():
+        raise RunFolderError(f"{folder} holds no config.toml, so it is not a run folder")
+    return SavedRun(folder, Config.from_toml(folder / "config.toml"), read_history(folder), read_summary(folder))
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[SavedRun]:
+    """Read every run in `paths`: run folders, or folders that hold them at any depth (a comparison, a sweep)."""
+    folders: dict[Path, None] = {}
+    for path in map(Path, paths):
+        below = [path] if (path / "config.toml").exists() else [file.parent for file in path.rglob("config.toml")]
+        found = [folder for folder in below if (folder / "metrics.jsonl").exists()]
+        if not found:
+            raise RunFolderError(f"{path} is no run folder and holds none")
+        folders |= dict.fromkeys(sorted(found, key=_in_number_order))
+    return [load_run(folder) for folder in folders]
+
+
+def nested(named: dict[str, Any]) -> dict[str, Any]:
+    """Return nested dicts for names that are paths joined by dots.
+
+    >>> nested({"hidden.weight": 1, "hidden.bias": 2, "scale": 3})
+    {'hidden': {'weight': 1, 'bias': 2}, 'scale': 3}
+    """
+    result: dict[str, Any] = {}
+    for name, value in named.items():
+        *path, last = name.split(".")
+        target = result
+        for part in path:
+            target = target.setdefault(part, {})
+        target[last] = value
+    return result
+
+
+def _in_number_order(folder: Path) -> list[tuple[int, str]]:
+    """Sort seed-2 before seed-10."""
+    return [(int(part or 0), text) for text, part in re.findall(r"(\D+)(\d*)", str(folder))]

@@ -1,0 +1,118 @@
+"""Runs that differ in their seed alone belong together: they are shown as one curve, a mean with a band."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.config import Config
+from fedprox.runs.reader import SavedRun
+
+__all__ = ["Band", "Group", "differing", "flat_settings", "group_runs", "labels", "setting_text"]
+
+_NOT_THE_EXPERIMENT = ("seed", "engine.", "checkpoint.")  # what does not make it another experiment
+
+
+@dataclass(frozen=True)
+class Band:
+    """A quantity over the rounds: mean and standard deviation over seeds, NaN where a seed has no finite value."""
+
+    rounds: list[int]
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64] | None  # None for a single seed
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one experiment, one per seed."""
+
+    label: str
+    runs: tuple[SavedRun, ...]
+
+    def band(self, name: str) -> Band | None:
+        """Return a quantity over the rounds that all runs have measured, or None where no run has it."""
+        tables = [{row["round"]: row[name] for row in run.history if name in row} for run in self.runs]
+        rounds = sorted(set.intersection(*(set(table) for table in tables)))
+        values = np.array([[_number(table[round]) for round in rounds] for table in tables])  # (seeds, rounds)
+        if not rounds or np.isnan(values).all():
+            return None
+        deviation = values.std(axis=0, ddof=1) if len(tables) > 1 else None
+        return Band(rounds, values.mean(axis=0), deviation)
+
+    def finals(self, name: str) -> list[float]:
+        """Return the last measured value of each run, NaN where there is none or it is not finite."""
+        return [_number(run.last.get(name)) for run in self.runs]
+
+    def final(self, name: str) -> tuple[float, float | None]:
+        """Return mean and deviation over seeds of the last values; NaN where a seed has no finite one."""
+        values = np.array(self.finals(name))
+        return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
+
+
+def group_runs(runs: Iterable[SavedRun]) -> list[Group]:
+    """Put runs that differ in their seed alone together; a second run of the same seed starts another group."""
+    gathered: dict[tuple[str, int], list[SavedRun]] = {}
+    for run in runs:
+        experiment, copy = json.dumps(_experiment(run.config)), 0
+        while any(run.seed == other.seed for other in gathered.get((experiment, copy), [])):
+            copy += 1
+        gathered.setdefault((experiment, copy), []).append(run)
+    names = labels([group[0].config for group in gathered.values()])
+    return [Group(name, tuple(group)) for name, group in zip(names, gathered.values(), strict=True)]
+
+
+def labels(configs: Sequence[Config]) -> list[str]:
+    """Name each config by its method and by the settings in which it differs from another one.
+
+    >>> labels([Config.from_dict({"method": {"mu": mu}}) for mu in (0.0, 1.0)])
+    ['fedprox (mu=0)', 'fedprox (mu=1)']
+    """
+    flat = [_experiment(config) for config in configs]
+    different = [
+        key
+        for key in differing(flat)
+        if key not in ("method.name", "method.mu")
+        and len({json.dumps(settings[key]) for settings in flat if key in settings}) > 1  # among those that have it
+    ]
+    names: list[str] = []
+    for settings in flat:
+        shown = ["method.mu"] if "method.mu" in settings else []
+        shown += [key for key in different if key in settings]
+        parts = [f"{key.removeprefix('method.')}={setting_text(settings[key])}" for key in shown]
+        label = settings["method.name"] + (f" ({', '.join(parts)})" if parts else "")
+        copies = sum(name.split(" #")[0] == label for name in names)
+        names.append(label if not copies else f"{label} #{copies + 1}")
+    return names
+
+
+def flat_settings(config: Config) -> dict[str, Any]:
+    """Return the resolved settings by dotted key."""
+    flat: dict[str, Any] = {}
+    for name, value in config.to_dict().items():
+        flat |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values are not the same everywhere."""
+    keys = dict.fromkeys(key for flat in settings for key in flat)
+    return [key for key in keys if len({json.dumps(flat.get(key)) for flat in settings}) > 1]
+
+
+def setting_text(value: Any) -> str:
+    """Return a setting as short text: 1.0 as 1, text without quotes."""
+    return format(value, "g") if isinstance(value, float) else str(value)
+
+
+def _experiment(config: Config) -> dict[str, Any]:
+    return {key: value for key, value in flat_settings(config).items() if not key.startswith(_NOT_THE_EXPERIMENT)}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

@@ -1,0 +1,120 @@
+"""A local solver that is any Python function.
+
+    solve(params, x, y, subproblem, budget, key) -> (params, steps)
+
+It is given w^t and the device's samples as NumPy arrays, the subproblem, its budget in mini-batch steps, and a whole
+number below 2^32 that depends on (seed, round, device) alone, to seed whatever it draws with
+(`numpy.random.default_rng(key)`, `torch.manual_seed(key)`, `jax.random.key(key)`). It counts its own steps. What it
+returns is checked: same names and shapes, at most the budget. Numbers that are not finite are kept, as those of any
+other solver that diverges, and show in the records. Before the first round it is tried once, with a budget of one
+step on one device, and that answer is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.core.errors import RunError
+from fedprox.core.randomness import Purpose, words
+from fedprox.core.trees import Tree, flatten_names, to_numpy
+from fedprox.solvers.oracle import Oracle
+from fedprox.solvers.solver import LocalProblem
+
+__all__ = ["LocalView", "OpaqueSolver", "opaque", "solver_key"]
+
+
+@dataclass(frozen=True)
+class LocalView:
+    """What an opaque solver may know of its subproblem; trees of NumPy arrays.
+
+    h_k(w; w^t) = F_k(w) + <c_k, w> + (mu / 2) ||w - w^t||^2
+    """
+
+    anchor: Tree  # w^t
+    mu: float
+    linear: Tree  # c_k, or None
+    gamma: float  # the inexactness to stop at; 0: none
+    learning_rate: float
+    steps_per_epoch: int  # what one pass over the samples costs
+    local: LocalProblem
+
+    def minibatches(self) -> Iterator[NDArray[np.int32]]:
+        """Return the rows of x and y in each mini-batch of the budget, in the order every solver sees."""
+        return self.local.batches()
+
+    def value_and_gradient(self, params: Tree) -> tuple[float, Tree]:
+        """Return h_k and its gradient over all samples; by the common count this is worth `steps_per_epoch` steps."""
+        oracle = Oracle(self.local)
+        point = oracle.point(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)]).astype(np.float64))
+        return point.value, to_numpy(oracle.tree(point.gradient))
+
+
+Function = Callable[[Tree, NDArray[Any], NDArray[Any], LocalView, int, int], tuple[Tree, int]]
+
+
+def opaque(function: Function, name: str = "") -> OpaqueSolver:
+    """Return a Python function as a local solver.
+
+    >>> def halve(params, x, y, subproblem, budget, key):
+    ...     return {name: value / 2 for name, value in params.items()}, 1
+    >>> opaque(halve).name
+    'halve'
+    """
+    return OpaqueSolver(function, name or getattr(function, "__name__", "opaque"))
+
+
+@dataclass(frozen=True)
+class OpaqueSolver:
+    """A Python function that solves; see the module."""
+
+    function: Function
+    name: str
+    is_sgd: bool = False
+
+    def solve(self, local: LocalProblem) -> tuple[Tree, int]:
+        """Call the function and check what it returns."""
+        anchor, linear = to_numpy(local.problem.anchor), to_numpy(local.problem.linear)
+        view = LocalView(
+            anchor=anchor,
+            mu=float(local.problem.mu),
+            linear=linear,
+            gamma=local.gamma,
+            learning_rate=local.learning_rate,
+            steps_per_epoch=local.steps_per_epoch,
+            local=local,
+        )
+        start = jax.tree.map(np.array, anchor)  # its own copy, to write on
+        answer = self.function(start, *local.samples.of(local.device), view, local.budget, solver_key(local))
+        where = f"solver {self.name} on device {local.device} in round {local.round}"
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise RunError(f"{where} must return (params, steps); got {type(answer).__name__}")
+        params, steps = answer
+        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or not 0 <= steps <= local.budget:
+            raise RunError(f"{where} must take between 0 and {local.budget} steps, its budget; got {steps!r}")
+        return _checked(params, anchor, where), int(steps)
+
+
+def solver_key(local: LocalProblem) -> int:
+    """Return the number below 2^32 that a solver's own draws in this round on this device are seeded with."""
+    return int(words(1, local.seed, Purpose.SOLVER, local.round, local.device)[0] >> np.uint64(32))
+
+
+def _checked(params: Tree, anchor: Tree, where: str) -> Tree:
+    """Return params in the anchor's structure and precision, or say what does not fit."""
+    expected = {name: leaf.shape for name, leaf in flatten_names(anchor).items()}
+    got = {name: leaf.shape for name, leaf in flatten_names(params).items()}
+    structure: Any = jax.tree.structure(anchor)
+    if got != expected or structure != jax.tree.structure(params):
+        differing = [name for name in {**expected, **got} if expected.get(name) != got.get(name)]
+        name = differing[0] if differing else "structure"
+        raise RunError(
+            f"{where} must return parameters shaped as it was given them ({name!r}: "
+            f"{expected.get(name, 'none')}); got {got.get(name, 'none')}"
+        )
+    return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), params, anchor)

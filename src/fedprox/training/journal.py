@@ -1,0 +1,91 @@
+"""The records of a run under way: its rows, what they say of its outcome, and the folder that keeps them.
+
+A simulation and a federation of real devices keep the same journal, so that whatever reads one reads the other.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fedprox.config import Config
+from fedprox.core.trees import Tree
+from fedprox.methods import Method
+from fedprox.runs.folder import Checkpoint, RunFolder, read_history
+from fedprox.runs.history import History
+from fedprox.runs.stopping import Outcome
+from fedprox.training.state import State
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """What has been recorded so far; without a folder it is kept in memory alone."""
+
+    def __init__(self, config: Config, folder: RunFolder | None, started: float) -> None:
+        self.folder = folder
+        self.history, self.devices = History(), History()
+        self._outcome = Outcome()
+        self._config = config
+        self._started = started
+
+    @property
+    def seconds(self) -> float:
+        """The time since the start, without the pauses of a run that was resumed."""
+        return time.perf_counter() - self._started
+
+    def metrics(self, row: dict[str, Any]) -> None:
+        """Record a measured round."""
+        self._outcome.see(row["round"], row["train_loss"])
+        self.history.append(row)
+        if self.folder is not None:
+            self.folder.metrics(row)
+
+    def round(self, row: dict[str, Any]) -> None:
+        """Record who took part in a round, and how."""
+        self.devices.append(row)
+        if self.folder is not None:
+            self.folder.devices(row)
+
+    def reason_to_stop(self) -> str | None:
+        """Return why the run is to end, if `[stop]` asks for it."""
+        if self._config.stop.diverged and self._outcome.diverged_round is not None:
+            return "diverged"
+        if self._config.stop.converged and self._outcome.converged_round is not None:
+            return "converged"
+        return None
+
+    def save(self, state: State, remembered: Mapping[int, Tree], more: Mapping[str, Any]) -> None:
+        """Write a checkpoint; `remembered` is what devices remember, `more` plain values beside the state's own."""
+        if self.folder is not None:
+            values = {**state.values(), "seconds": self.seconds, **more}
+            self.folder.save(Checkpoint(state.round, state.tensors(remembered), values))
+
+    def go_back(self, state: State, method: Method) -> Mapping[str, Any] | None:
+        """Go back to the folder's checkpoint and return its plain values; None where there is none."""
+        if self.folder is None or self.folder.checkpoint is None:
+            return None
+        saved = self.folder.checkpoint
+        state.go_back(saved.round, saved.tensors, saved.state, method)
+        self._started -= saved.state["seconds"]
+        self.history = read_history(self.folder.path, "metrics")
+        self.devices = read_history(self.folder.path, "devices")
+        for row in self.history:
+            self._outcome.see(row["round"], row["train_loss"])
+        return saved.state
+
+    def summary(self, ended: str, round: int) -> dict[str, Any]:
+        """Return what every summary begins with."""
+        last = self.history[-1]
+        return {
+            "ended": ended,
+            "rounds": round,
+            "converged_round": self._outcome.converged_round,
+            "diverged_round": self._outcome.diverged_round,
+            "not_finite_since": self._outcome.not_finite_since,
+            "result": {name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy")},
+            "seconds": self.seconds,
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }

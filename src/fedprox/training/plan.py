@@ -1,0 +1,118 @@
+"""The plan of a round: who takes part, with how much work, and who is kept.
+
+It follows from the config, the population and the method's rule for stragglers alone, and on a clock from the simulated
+time, so that every comparison has the same devices, stragglers and budgets, and anybody can ask what a round did
+without running it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.config import Config
+from fedprox.core.errors import ConfigError
+from fedprox.core.randomness import Purpose
+from fedprox.methods import Method
+from fedprox.participation.clock import Clock, Timed
+from fedprox.participation.sampling import Cohort, draw_cohort, merge_weights
+from fedprox.participation.stragglers import Workload, failures, straggler_work
+from fedprox.population import Population
+from fedprox.privacy import equal_weights
+
+__all__ = ["RoundPlan", "check_plan", "plan_round"]
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What is settled before the devices of a round start; arrays in the order of the round's list."""
+
+    round: int
+    cohort: Cohort
+    work: Workload
+    failed: NDArray[np.bool_]
+    kept: NDArray[np.bool_]
+    weights: NDArray[np.float64]
+    second: SecondDraw | None = None
+    timed: Timed | None = None  # what the clock says, where there is one
+
+    def record(self) -> dict[str, Any]:
+        """Return the plan as the fields of `devices.jsonl`."""
+        return {
+            "device": self.cohort.devices.tolist(),
+            "samples": self.cohort.samples.tolist(),
+            "draws": self.cohort.draws.tolist(),
+            "straggler": self.work.straggler.tolist(),
+            "epochs": self.work.epochs.tolist(),
+            "budget": self.work.budget.tolist(),
+            "kept": self.kept.tolist(),
+            "weight": self.weights.tolist(),
+            **({"failed": self.failed.tolist()} if self.failed.any() else {}),
+            **({"second_draw": self.second.record()} if self.second is not None else {}),
+            **(self.timed.record() if self.timed is not None else {}),
+        }
+
+
+@dataclass(frozen=True)
+class SecondDraw:
+    """Devices that are asked for their gradient at w^t alone."""
+
+    cohort: Cohort
+    weights: NDArray[np.float64]  # 0 for one that has failed in this round
+
+    def record(self) -> dict[str, Any]:
+        """Return the draw as it stands in `devices.jsonl`."""
+        return {"device": self.cohort.devices.tolist(), "weight": self.weights.tolist()}
+
+
+def check_plan(config: Config, method: Method) -> None:
+    """Refuse a method whose rounds the systems model cannot plan."""
+    if config.systems.model == "clock" and method.second_draw:
+        raise ConfigError(
+            "`method.second_draw` must be false with systems.model = 'clock', which follows the chosen devices alone"
+        )
+
+
+def plan_round(
+    config: Config,
+    population: Population,
+    method: Method,
+    round: int,
+    *,
+    clock: Clock | None = None,
+    now: float = 0.0,
+) -> RoundPlan:
+    """Return the plan of a round; with systems.model = "clock" it needs the clock and the simulated time."""
+    chosen, offsets = config.devices, population.train.offsets
+    draw = {"seed": config.seed, "round": round}
+    timed = None
+    if clock is None:
+        cohort = draw_cohort(chosen.sampling, chosen.per_round, offsets, seed=config.seed, round=round)
+        work = straggler_work(
+            cohort,
+            per_round=chosen.per_round,
+            share=chosen.stragglers,
+            epochs=config.solver.epochs,
+            most=config.compat.most_epochs(config.solver.epochs),
+            batch_size=config.solver.batch_size,
+            **draw,
+        )
+    else:
+        asked = clock.ask(offsets, now=now, round=round)
+        cohort = asked.cohort
+        work, timed = clock.work(asked, round)
+    failed = failures(cohort, per_round=chosen.per_round, share=chosen.failure, **draw)
+    kept = method.kept(work) & ~failed & (work.budget > 0)
+    second = _second_draw(config, population, cohort.devices[failed], round) if method.second_draw else None
+    is_private = config.privacy.clip > 0
+    weights = equal_weights(chosen.per_round, kept) if is_private else merge_weights(chosen.sampling, cohort, kept)
+    return RoundPlan(round, cohort, work, failed, kept, weights, second, timed)
+
+
+def _second_draw(config: Config, population: Population, failed: NDArray[np.int64], round: int) -> SecondDraw:
+    chosen, offsets, purpose = config.devices, population.train.offsets, Purpose.SECOND_DEVICES
+    cohort = draw_cohort(chosen.sampling, chosen.per_round, offsets, seed=config.seed, round=round, purpose=purpose)
+    return SecondDraw(cohort, merge_weights(chosen.sampling, cohort, ~np.isin(cohort.devices, failed)))
