@@ -14,7 +14,8 @@ from fedprox.paper.make import list_names, make, overview
 from fedprox.paper.protocol import DATASETS
 from fedprox.paper.reduced import reduced_folder, take_subset, write_reduced
 from fedprox.paper.remaining import Remaining
-from fedprox.paper.runs import Setting, build_config, build_jobs, config_hash, expected_seconds
+from fedprox.paper.results import Results
+from fedprox.paper.runs import Setting, build_config, build_jobs, config_hash, expected_seconds, run_missing
 from fedprox.paper.scales import SCALES, Subset, find_scale
 from fedprox.population.folder import open_population
 from fedprox.training.loop import train
@@ -91,7 +92,7 @@ def test_the_adaptive_rule_starts_where_it_hurts():
 
 def test_every_run_of_every_scale_is_a_config():
     counts = {name: len(jobs_of_all(setting_of(name))) for name in SCALES}
-    assert counts == {"smoke": 158, "desk": 447, "full": 525}
+    assert counts == {"smoke": 158, "desk": 447, "night": 447, "full": 525}
     assert len(jobs_of_all(setting_of("desk", seeds=1))) == 105
 
 
@@ -152,7 +153,7 @@ def test_bad_names_are_refused():
     with pytest.raises(ConfigError, match=r"NAME must be list, all or one of table1.*did you mean `figure1`"):
         list_names("figur1")
     with pytest.raises(
-        ConfigError, match="`--scale` must be one of smoke, desk, full; got 'dusk'; did you mean `desk`"
+        ConfigError, match="`--scale` must be one of smoke, desk, night, full; got 'dusk'; did you mean `desk`"
     ):
         find_scale("dusk")
 
@@ -162,3 +163,36 @@ def test_data_that_are_missing_are_said_to_be_before_anything_runs(tmp_path, mon
     with pytest.raises(DataError, match="`fedprox data prepare mnist` makes it"):
         make(["figure8"], setting_of(out=str(tmp_path / "out")))
     assert not (tmp_path / "out" / "runs").exists()
+
+
+def test_the_record_of_a_finished_run_stands_for_it(tmp_path):
+    setting = Setting(tmp_path / "here", find_scale("smoke"), seeds=1, records=tmp_path / "records")
+    curves = [Curve("synthetic-1-1", mu=1.0)]
+    assert run_missing(curves, setting, workers=1) == 1
+    [record] = setting.records.iterdir()
+    assert {file.name for file in record.iterdir()} == {"config.toml", "metrics.jsonl", "summary.json"}
+    elsewhere = Setting(tmp_path / "elsewhere", find_scale("smoke"), seeds=1, records=setting.records)
+    assert run_missing(curves, elsewhere, workers=1) == 0
+    [history] = Results(elsewhere).histories(curves[0])
+    assert history.column("round") == [0, 1, 2]
+    (record / "summary.json").unlink()
+    assert Results(Setting(tmp_path / "third", setting.scale, 1, setting.records)).runs(curves[0]) == []
+
+
+def test_only_runs_the_data_sets_it_names(tmp_path):
+    setting = Setting(tmp_path, find_scale("smoke"), seeds=1)
+    made = make(["figure3"], setting, workers=1, only=["synthetic-iid"])
+    assert (made.runs, made.files) == (3, [])
+    assert {path.name.rpartition("-")[0] for path in (tmp_path / "runs").iterdir()} == {"synthetic-iid"}
+    with pytest.raises(ConfigError, match=r"must be data sets of .*; got 'shakspeare'; did you mean `shakespeare`"):
+        make(["figure3"], setting, only=["shakspeare"])
+
+
+def test_night_has_all_devices_and_measures_a_sample():
+    scale = find_scale("night")
+    config = build_config(Curve("shakespeare", mu=0.001, stragglers=0.9), 0, Setting(Path("x"), scale))
+    assert (config.rounds, config.solver.epochs, config.measure.devices) == (40, 20, 36)
+    assert scale.of("shakespeare").subset == Subset(143, 0.1, 20)
+    assert "measured on 36 devices" in scale.of("shakespeare").sentence("Shakespeare")
+    assert scale.of("sent140").rounds >= 100
+    assert scale.of("sent140").subset is None

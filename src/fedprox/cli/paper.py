@@ -22,7 +22,7 @@ __all__ = ["paper"]
 @answers_errors
 def paper(
     name: Annotated[str, typer.Argument(metavar="NAME", help="list, all, table1, or figure1 to figure12.")],
-    scale: Annotated[str, typer.Option(help="smoke (seconds), desk (an hour on two cores) or full.")] = "desk",
+    scale: Annotated[str, typer.Option(help="smoke (seconds), desk (an hour), night (many hours) or full.")] = "desk",
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds per curve; by default those of the scale.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder for runs and figures; by default runs/paper-SCALE.")
@@ -34,6 +34,13 @@ def paper(
         Path | None, typer.Option(help="The file for the page of results, if not results.md there.")
     ] = None,
     workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
+    only: Annotated[
+        str, typer.Option(metavar="NAMES", help="Run only these data sets, separated by commas, and draw nothing.")
+    ] = "",
+    records: Annotated[
+        Path | None, typer.Option(help="A folder for small records of finished runs; those in it count as done.")
+    ] = None,
+    background: Annotated[bool, typer.Option("--background", help="Run at the lowest priority.")] = False,
     only_draw: Annotated[bool, typer.Option("--only-draw", help="Run nothing; draw from the runs there are.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -48,10 +55,12 @@ def paper(
     from fedprox.paper.runs import Setting
     from fedprox.paper.scales import find_scale
 
-    setting = Setting(out or Path("runs") / f"paper-{scale}", find_scale(scale), seeds)
+    setting = Setting(out or Path("runs") / f"paper-{scale}", find_scale(scale), seeds, records)
     if name == "list":
         _list(setting, workers, as_json)
         return
+    if background and hasattr(os, "nice"):  # not on Windows
+        os.nice(19)
     with _Bar(setting, workers) as bar:
         made = make(
             list_names(name),
@@ -59,6 +68,7 @@ def paper(
             figures=figures,
             page=page,
             workers=workers,
+            only=[each for each in only.split(",") if each],
             only_draw=only_draw,
             on_start=bar.start,
             on_event=bar.show,

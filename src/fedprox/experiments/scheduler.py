@@ -65,26 +65,32 @@ class _Line:
 
     jobs: queue.SimpleQueue[tuple[int, Job]]
     on_event: Callable[[Event], None]
+    on_end: Callable[[Ended], None]
     lock: threading.Lock = field(default_factory=threading.Lock)
     stopped: bool = False
     ended: dict[int, Ended] = field(default_factory=dict)
 
 
 def run_jobs(
-    jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event], None] = lambda event: None
+    jobs: Sequence[Job],
+    *,
+    workers: int = 0,
+    on_event: Callable[[Event], None] = lambda event: None,
+    on_end: Callable[[Ended], None] = lambda ended: None,
 ) -> list[Ended]:
     """Run all jobs on `workers` cores (0: all) and return how each ended, in the order given.
 
     For jobs on Ray `workers` is how many run at a time (0: one).
 
-    `on_event` is called from one thread at a time. An interrupt or a termination asks the running jobs to stop after
-    their round, with a checkpoint; a second one does not wait for them.
+    `on_event` is called with the progress of each job, `on_end` when it has ended, from one thread at a time. An
+    interrupt or a termination asks the running jobs to stop after their round, with a checkpoint; a second one does
+    not wait for them.
     """
     cores = workers or len(os.sched_getaffinity(0))
     one_by_one = not workers and any(_on_ray(job) for job in jobs)
     processes = min(1 if one_by_one else cores, len(jobs))
     threads_each = max(1, cores // max(processes, 1))
-    line = _Line(queue.SimpleQueue(), on_event)
+    line = _Line(queue.SimpleQueue(), on_event, on_end)
     for index, job in enumerate(jobs):
         line.jobs.put((index, _with_workers(job, threads_each)))
     running: list[subprocess.Popen[str]] = []
@@ -140,6 +146,7 @@ def _serve(line: _Line, running: list[subprocess.Popen[str]]) -> None:
         ended = _run(line, process, job) if process is not None else Ended(job, error="stopped before it began")
         with line.lock:
             line.ended[index] = ended
+            line.on_end(ended)
     if process is not None:
         _end(process)
 

@@ -15,14 +15,15 @@ from fedprox.experiments.scheduler import Event, Job
 from fedprox.paper.experiments import EXPERIMENTS, Experiment
 from fedprox.paper.figures import collect_notes, plot_experiment
 from fedprox.paper.headline import headline, headline_lines
+from fedprox.paper.protocol import DATASETS
 from fedprox.paper.provenance import provenance
 from fedprox.paper.results import Results
 from fedprox.paper.results_page import results_page
-from fedprox.paper.runs import Setting, build_jobs, expected_seconds, is_complete, run_missing
+from fedprox.paper.runs import Setting, build_jobs, expected_seconds, finished_folder, run_missing
 from fedprox.paper.tables import csv_text, figure_rows, table1, table1_lines
 from fedprox.report.plot import save
 
-__all__ = ["TABLE", "Made", "list_names", "make", "overview"]
+__all__ = ["TABLE", "Made", "check_datasets", "list_names", "make", "overview"]
 
 TABLE = "table1"
 _HEADLINE = "figure7"
@@ -51,6 +52,15 @@ def list_names(name: str) -> list[str]:
     return [name]
 
 
+def check_datasets(names: Sequence[str]) -> None:
+    """Refuse a data set that is not the paper's."""
+    for name in names:
+        if name not in DATASETS:
+            raise ConfigError(
+                f"`--only` must be data sets of {', '.join(DATASETS)}; got {name!r}" + nearest(name, DATASETS)
+            )
+
+
 def make(
     names: Sequence[str],
     setting: Setting,
@@ -58,6 +68,7 @@ def make(
     figures: Path | None = None,
     page: Path | None = None,
     workers: int = 0,
+    only: Sequence[str] = (),
     only_draw: bool = False,
     on_start: Callable[[Sequence[Job], int], None] = lambda todo, done: None,
     on_event: Callable[[Event], None] = lambda event: None,
@@ -67,13 +78,18 @@ def make(
     Args:
       figures: the folder for tables and figures; by default that of the experiments.
       page: the file for the page of results; by default results.md beside the figures.
+      only: run what these data sets need, and make nothing of it yet; empty: all of them.
       only_draw: run nothing, and draw from the runs that are there.
     """
     chosen = [EXPERIMENTS[name] for name in names if name in EXPERIMENTS]
     curves = list(dict.fromkeys(curve for experiment in chosen for curve in experiment.curves))
+    check_datasets(only)
+    curves = [curve for curve in curves if not only or curve.dataset in only]
     runs = 0
     if not only_draw:
         runs = run_missing(curves, setting, workers=workers, on_start=on_start, on_event=on_event)
+    if only and not only_draw:
+        return Made(runs, [f"the runs on {', '.join(only)} are done; --only-draw makes the figures"], [])
     folder = figures or setting.out
     folder.mkdir(parents=True, exist_ok=True)
     results = Results(setting)
@@ -105,7 +121,7 @@ def overview(setting: Setting) -> list[dict[str, Any]]:
         ("all", "table and figures, runs they share once, and a page with a verdict on each claim", every),
     ):
         jobs = build_jobs(curves, setting)
-        left = [job for job in jobs if not is_complete(job)]
+        left = [job for job in jobs if finished_folder(job, setting) is None]
         seconds = sum(expected_seconds(job, setting.scale) for job in left)
         rows.append({"name": name, "about": about, "runs": len(jobs), "left": len(left), "core_seconds": seconds})
     return rows

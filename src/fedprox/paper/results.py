@@ -9,7 +9,7 @@ from typing import Protocol
 
 from fedprox.paper.experiments import Curve
 from fedprox.paper.protocol import DATASETS
-from fedprox.paper.runs import Setting, build_jobs, is_complete
+from fedprox.paper.runs import Setting, build_jobs, finished_folder
 from fedprox.runs.history import History
 from fedprox.runs.reader import SavedRun, load_run
 
@@ -35,8 +35,8 @@ class Results:
     def runs(self, curve: Curve) -> list[SavedRun]:
         """Return the finished runs behind a curve, one per seed, in the order of seeds."""
         if curve not in self._by_curve:
-            jobs = [job for job in build_jobs([curve], self.setting) if is_complete(job)]
-            found = [self._read(job.out) for job in jobs]
+            folders = [finished_folder(job, self.setting) for job in build_jobs([curve], self.setting)]
+            found = [self._read(folder) for folder in folders if folder is not None]
             self._by_curve[curve] = sorted(found, key=lambda run: run.seed)
         return self._by_curve[curve]
 

@@ -19,9 +19,10 @@ from fedprox import data
 from fedprox.config import Config
 from fedprox.config.recipes import load_settings
 from fedprox.core.errors import RunError
-from fedprox.experiments.scheduler import Event, Job, run_jobs
+from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.paper.experiments import Curve
 from fedprox.paper.protocol import DATASETS
+from fedprox.paper.records import keep_record
 from fedprox.paper.reduced import STAND_IN_MODEL, reduced_folder, write_reduced
 from fedprox.paper.scales import Scale
 from fedprox.runs.folder import read_summary
@@ -32,7 +33,7 @@ __all__ = [
     "build_jobs",
     "config_hash",
     "expected_seconds",
-    "is_complete",
+    "finished_folder",
     "run_missing",
 ]
 
@@ -41,11 +42,19 @@ _NOT_THE_RUN = ("engine", "checkpoint")  # what does not change a result
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how large: the folder of the experiments, the scale, and the seeds if not those of the scale."""
+    """Where and how large the experiments are.
+
+    Attributes:
+      out: the folder of the experiments.
+      scale: their size.
+      seeds: the seeds of each curve, if not those of the scale.
+      records: a folder with the small records of finished runs, which count as done where `out` lacks them.
+    """
 
     out: Path
     scale: Scale
     seeds: int | None = None
+    records: Path | None = None
 
     def seeds_for(self, dataset: str) -> range:
         """Return the seeds of each curve on a data set."""
@@ -87,6 +96,7 @@ def build_config(curve: Curve, seed: int, setting: Setting) -> Config:
             },
             "measure": {
                 "every": reduction.every,
+                "devices": reduction.measured,
                 "dissimilarity": shows_gradients or not dataset.has_costly_gradients,
             },
         }
@@ -142,13 +152,18 @@ def run_missing(
       on_event: called with the progress of each.
     """
     jobs = build_jobs(curves, setting)
-    todo = [job for job in jobs if not is_complete(job)]
+    todo = [job for job in jobs if finished_folder(job, setting) is None]
     for dataset in dict.fromkeys(job.name for job in todo):
         reduction = setting.scale.of(dataset)
         write_reduced(dataset, reduction, reduced_folder(setting.out, dataset, setting.scale.name))
         data.load(next(job.config for job in todo if job.name == dataset))  # what is missing is said before any run
     on_start(todo, len(jobs) - len(todo))
-    ended = run_jobs(todo, workers=workers, on_event=on_event)
+
+    def keep(ended: Ended) -> None:
+        if setting.records is not None and finished_folder(ended.job, setting) is not None:
+            keep_record(ended.job.out, setting.records)
+
+    ended = run_jobs(todo, workers=workers, on_event=on_event, on_end=keep)
     failed = [end for end in ended if end.error is not None]
     if failed:
         raise RunError(f"{len(failed)} of {len(todo)} runs failed; {failed[0].job.out}: {failed[0].error}")
@@ -171,10 +186,14 @@ def expected_seconds(job: Job, scale: Scale) -> float:
     return config.rounds * (cost.solve * work + measure / config.measure.every)
 
 
-def is_complete(job: Job) -> bool:
-    """Return whether a run has taken all its rounds."""
-    summary = read_summary(job.out)
-    return summary is not None and bool(summary["rounds"] >= job.config.rounds)
+def finished_folder(job: Job, setting: Setting) -> Path | None:
+    """Return the folder of a run that has taken all its rounds, or that of its record; None while there is neither."""
+    folders = [job.out, *([setting.records / job.out.name] if setting.records else [])]
+    for folder in folders:
+        summary = read_summary(folder)
+        if summary is not None and summary["rounds"] >= job.config.rounds:
+            return folder
+    return None
 
 
 @cache

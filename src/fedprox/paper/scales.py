@@ -1,4 +1,4 @@
-"""How large the experiments are: smoke (seconds), desk (an hour on two cores), full (the paper's sizes).
+"""How large the experiments are: smoke (seconds), desk (an hour on two cores), night (many hours), full (the paper's).
 
 A scale changes only what is listed here, and every change is a sentence that stands on the figures it concerns.
 """
@@ -37,6 +37,7 @@ class Reduction:
 
     Attributes:
       subset: the part of the devices and samples that is used.
+      measured: how many devices are measured, a fixed sample of them; 0: all.
       is_stand_in: small synthetic data and a softmax regression take the place of data set and model.
     """
 
@@ -45,6 +46,7 @@ class Reduction:
     rounds: int | None = None
     every: int = 1
     subset: Subset | None = None
+    measured: int = 0
     is_stand_in: bool = False
 
     def sentence(self, title: str) -> str:
@@ -61,6 +63,8 @@ class Reduction:
                 f"{self.subset.devices} devices",
                 f"{100 * self.subset.share:g}% of the samples of each (at least {self.subset.least})",
             ]
+        if self.measured:
+            parts.append(f"measured on {self.measured} devices")
         if self.every > 1:
             parts.append(f"measured every {self.every} rounds")
         return f"{title}: {', '.join(parts)}." if parts else ""
@@ -126,6 +130,19 @@ SCALES: Mapping[str, Scale] = {
                 "sent140": Reduction(
                     Cost(7.5, 0.9, 1.9), seeds=2, rounds=10, subset=Subset(devices=40, share=0.15, least=8)
                 ),
+            },
+        ),
+        Scale(
+            "night",
+            "as desk, but with the LSTMs at a size at which they learn; in the background, for a night or more",
+            {
+                "synthetic": Reduction(_SYNTHETIC),
+                "mnist": Reduction(_MNIST),
+                "femnist": Reduction(_FEMNIST),
+                "shakespeare": Reduction(
+                    Cost(47.0, 3.5, 11.0), seeds=2, subset=Subset(devices=143, share=0.1, least=20), measured=36
+                ),
+                "sent140": Reduction(Cost(28.0, 2.7, 8.0), seeds=2, rounds=100, measured=60),
             },
         ),
         Scale(
