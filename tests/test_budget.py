@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedprox
 from fedprox.participation.budget import minibatches, split_batches, steps_per_epoch
 from fedprox.participation.sampling import Cohort
 from fedprox.participation.stragglers import failures, straggler_work
@@ -61,10 +62,9 @@ def cohort_of(sizes):
     return Cohort(np.arange(len(sizes)) + 100, sizes, np.ones(len(sizes), int))
 
 
-def work_of(cohort, share, epochs, batch_size=10, round=1, per_round=None):
+def work_of(cohort, share, epochs, batch_size=10, round=1):
     return straggler_work(
         cohort,
-        per_round=per_round or len(cohort),
         share=share,
         epochs=epochs,
         batch_size=batch_size,
@@ -111,13 +111,29 @@ def test_with_one_epoch_stragglers_draw_a_number_of_mini_batches():
     assert sum((count - 240) ** 2 / 240 for count in counts) < 18.5  # 99.9%, 4 degrees of freedom
 
 
-def test_with_repeated_draws_the_number_of_stragglers_still_follows_k():
-    assert work_of(cohort_of([5, 5, 5]), 0.5, 2, per_round=4).straggler.sum() == 2
-    assert work_of(cohort_of([5, 5, 5]), 0.9, 2, per_round=10).straggler.sum() == 3
+def test_with_repeated_draws_the_share_is_of_the_listed_devices():
+    cohort = Cohort(np.arange(7), np.full(7, 5), np.array([3, 2, 1, 1, 1, 1, 1]))  # K = 10
+    assert work_of(cohort, 0.9, 2).straggler.sum() == 6  # floor(6.3 + 1/2)
+    assert failures(cohort, share=0.9, seed=0, round=1).sum() == 6
+    assert work_of(cohort, 0.5, 2).straggler.sum() == 4
+
+
+def test_fedavg_moves_under_90_percent_stragglers_with_proportional_sampling():
+    settings = {
+        "rounds": 12,
+        "solver": {"epochs": 1},
+        "method": {"name": "fedavg"},
+        "devices": {"sampling": "proportional", "stragglers": 0.9},
+    }
+    result = fedprox.train(settings)
+    for row in result.devices:
+        assert sum(row["straggler"]) == int(0.9 * len(row["device"]) + 0.5)
+    assert any(any(row["kept"]) for row in result.devices)
+    assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
 
 
 def test_who_fails_is_drawn_apart_from_who_straggles():
     cohort = cohort_of([5] * 10)
-    failed = failures(cohort, per_round=10, share=0.3, seed=0, round=1)
+    failed = failures(cohort, share=0.3, seed=0, round=1)
     assert failed.sum() == 3
     assert failed.tolist() != work_of(cohort, 0.3, 2).straggler.tolist()

@@ -18,6 +18,7 @@ from fedprox.core.threads import Workers
 from fedprox.data import load, synthetic, synthetic_iid
 from fedprox.measures import Measurer
 from fedprox.models import Model, softmax_regression
+from fedprox.models.initial_model import initial_params
 from fedprox.participation.sampling import Cohort
 from fedprox.participation.stragglers import straggler_work
 from fedprox.population import Population
@@ -35,7 +36,7 @@ def build_config(**compat):
 def test_the_defaults_are_what_the_design_settles():
     compat = Config.from_dict({}).compat
     assert (compat.split, compat.straggler_epochs) == ("paper", "paper")
-    assert (compat.alpha_beta, compat.dissimilarity) == ("released", "paper")
+    assert (compat.alpha_beta, compat.dissimilarity, compat.initial) == ("released", "paper", "paper")
     assert (compat.test_share, compat.most_epochs(20), compat.deviation(0.25), compat.weighted) == (0.2, 20, 0.25, True)
 
 
@@ -105,7 +106,7 @@ def test_at_zero_and_one_deviation_and_variance_are_the_same(spread):
 
 def epochs_drawn(most, epochs=4, rounds=400):
     cohort = Cohort(np.arange(5), np.full(5, 30), np.ones(5, int))
-    options = {"per_round": 5, "share": 1.0, "epochs": epochs, "batch_size": 10, "seed": 0}
+    options = {"share": 1.0, "epochs": epochs, "batch_size": 10, "seed": 0}
     return [x for t in range(rounds) for x in straggler_work(cohort, **options, round=t, most=most).epochs.tolist()]
 
 
@@ -277,4 +278,28 @@ def test_the_page_holds_what_the_study_found(tmp_path, monkeypatch):
     page.write_text((ROOT / "docs" / "compat.md").read_text())
     study.main(["--write", str(page)])
     assert page.read_text() == (ROOT / "docs" / "compat.md").read_text()
-    assert len(re.findall(r"^\| Fed", page.read_text(), re.MULTILINE)) == 3 * (6 + 2)
+    assert len(re.findall(r"^\| Fed", page.read_text(), re.MULTILINE)) == 3 * (7 + 2)
+
+
+# the initial model
+
+
+def test_softmax_regression_starts_from_zeros_or_as_released():
+    population = population_of([6, 4])
+    model = softmax_regression(population.shape[0], population.classes)
+    zeros = initial_params(build_config(), model)
+    assert not any(leaf.any() for leaf in zeros.values())
+    released = initial_params(build_config(initial="released"), model)
+    limit = math.sqrt(6 / sum(released["weight"].shape))
+    assert not released["bias"].any()
+    assert released["weight"].shape == zeros["weight"].shape
+    assert 0.9 * limit < abs(released["weight"]).max() <= limit
+    again_released = initial_params(build_config(initial="released"), model)
+    np.testing.assert_array_equal(released["weight"], again_released["weight"])
+    other = initial_params(Config.from_dict({"seed": 1, "compat": {"initial": "released"}}), model)
+    assert (other["weight"] != released["weight"]).any()
+
+
+def test_the_initial_model_of_others_is_their_own():
+    model = Model("mean", lambda key: np.zeros(1, np.float32), lambda w, x, y: (x @ w - y) ** 2 / 2, None)
+    assert not initial_params(build_config(initial="released"), model).any()

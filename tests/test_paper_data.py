@@ -16,7 +16,9 @@ from fedprox.data.plays import parse_plays
 from fedprox.data.sources import SOURCES, find, population_path
 from fedprox.data.table1 import PAPER, Statistics, nearest_draw, statistics
 from fedprox.data.word_vectors import read_vectors
+from fedprox.population import Population
 from fedprox.population.folder import open_population, read_manifest
+from fedprox.population.writer import save_population
 from shared_data import FOLDER, real
 
 
@@ -333,3 +335,19 @@ def test_prepared_data_is_found_or_asked_for(tmp_path, monkeypatch):
     assert population_path("mnist", 3) == tmp_path / "populations" / "mnist-3"
     assert paper_model(config.data) == "softmax_regression"
     assert paper_model(Config.from_dict({"data": {"name": "sent140"}}).data) == "sentiment_lstm"
+
+
+def test_mnist_is_standardised_on_pixels_of_0_to_255():
+    x = np.array([[0, 0], [2, 255], [0, 0], [2, 255]], np.uint8)
+    expected = np.array([-1 / 1.001, -127.5 / 127.501], np.float32)
+    np.testing.assert_allclose(mnist.standardised(x)[0], expected, rtol=1e-6)
+
+
+def test_mnist_of_an_earlier_version_is_refused(tmp_path):
+    population = Population.from_arrays(np.eye(4), [0, 1, 0, 1], [0, 0, 1, 1])
+    settings = {"data": {"name": "mnist", "path": str(tmp_path / "m")}}
+    save_population(population, tmp_path / "m", about={"data": "mnist", "seed": 0})
+    with pytest.raises(DataError, match=r"must have pixels of 0 to 255 .* `fedprox data prepare mnist` makes it again"):
+        load(Config.from_dict(settings))
+    save_population(population, tmp_path / "m", about={"data": "mnist", "pixels": "0 to 255"})
+    assert load(Config.from_dict(settings)).devices == 2

@@ -1,10 +1,11 @@
-"""Where the paper's text and its released code say different things, each as a setting.
+"""Where the paper's text and its released code say different things and a run can choose, each as a setting.
 
 | key | "paper": the text | "released": the code |
 |---|---|---|
 | `split` | a fifth of a device's samples are test samples (Appendix C.2) | a tenth |
 | `straggler_epochs` | stragglers draw from {1, ..., E} (Section 5.2) | from {1, ..., E - 1} |
 | `alpha_beta` | u_k ~ N(0, alpha), B_k ~ N(0, beta) with variances (Section 5.1) | with standard deviations |
+| `initial` | softmax regression starts from zeros (the text does not say) | its weights are uniform (Glorot) |
 | `dissimilarity` | E_k has the masses p_k = n_k / n (Definition 3) | is a plain mean over devices |
 
 Every key follows the paper by default but `alpha_beta`. The code that acts on a setting takes a plain number, which is
@@ -28,8 +29,8 @@ Source = Annotated[Literal["paper", "released"], Field(description="one of paper
 class CompatConfig(Section):
     """`[compat]`: the paper's text or its released code, where they differ.
 
-    A setting about something that a run does not have (stragglers, alpha and beta, a measured dissimilarity) changes
-    nothing.
+    A setting about something that a run does not have (stragglers, alpha and beta, a measured dissimilarity, softmax
+    regression) changes nothing.
 
     >>> compat = CompatConfig(straggler_epochs="released")
     >>> compat.test_share, compat.most_epochs(20), compat.deviation(0.25), compat.weighted
@@ -40,6 +41,7 @@ class CompatConfig(Section):
     straggler_epochs: Source = "paper"
     alpha_beta: Source = "released"
     dissimilarity: Source = "paper"
+    initial: Source = "paper"
 
     @property
     def test_share(self) -> float:

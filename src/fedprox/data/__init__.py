@@ -16,7 +16,7 @@ from fedprox.data.sources import population_path
 from fedprox.data.synthetic import synthetic, synthetic_iid
 from fedprox.models import Model
 from fedprox.population import Population
-from fedprox.population.folder import open_population
+from fedprox.population.folder import open_population, read_manifest
 
 __all__ = [
     "load",
@@ -65,4 +65,10 @@ def _prepared(data: DataConfig) -> Population:
     if not (path / "manifest.json").exists():
         seed = f" --seed {data.seed}" if data.seed else ""
         raise DataError(f"{path} has no prepared data yet; `fedprox data prepare {data.name}{seed}` makes it")
+    about = read_manifest(path).get("about")
+    if isinstance(about, dict) and about.get("data") == "mnist" and "pixels" not in about:
+        raise DataError(
+            f"{path} must have pixels of 0 to 255 before they are standardised; it was prepared by an earlier version, "
+            f"which divided them by 255: `fedprox data prepare mnist` makes it again"
+        )
     return open_population(path)

@@ -1,6 +1,6 @@
 """MNIST as the paper divides it: 1,000 devices, two digits each, sizes after a power law (Section 5.1, Appendix C.1).
 
-All 70,000 images are used, standardised per pixel: (x - mean) / (std + 0.001). Device u has digits u and u + 1 modulo
+All 70,000 images are used, standardised per pixel of 0 to 255: (x - mean) / (std + 0.001). Device u has digits u and u + 1 modulo
 10. It gets five images of each first; what is left of a digit is divided over its 200 (device, digit) places in
 proportion to lognormal(0, 2) draws, rounded down. A fifth of each device's images are test images.
 """
@@ -39,7 +39,7 @@ def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
         for digit in range(DIGITS)
     ]
     taken = np.zeros(DIGITS, int)
-    about = {"data": "mnist", "seed": seed, "draw": attempt, "files": sorted(path.name for path in files.values())}
+    about = {"data": "mnist", "seed": seed, "draw": attempt, "pixels": "0 to 255", "files": sorted(path.name for path in files.values())}
     with PopulationWriter(out, classes=DIGITS, about=about) as writer:
         for device in range(DEVICES):
             rows = []
@@ -63,14 +63,16 @@ def sizes(counts: NDArray[np.int64], seed: int, attempt: int) -> NDArray[np.int6
 
 
 def standardised(x: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return (x - mean) / (std + 0.001), pixel by pixel, with x in [0, 1].
+    """Return (x - mean) / (std + 0.001), pixel by pixel, with x from 0 to 255.
+
+    With x in [0, 1] the 0.001 would weigh 255 times as much, and pixels that hardly ever have ink would be damped.
 
     >>> standardised(np.array([[0], [255]], np.uint8)).ravel().round(3)
-    array([-0.998,  0.998], dtype=float32)
+    array([-1.,  1.], dtype=float32)
     """
-    scaled = x.astype(np.float32) / 255
-    return (scaled - scaled.mean(axis=0, dtype=np.float64)).astype(np.float32) / (
-        scaled.std(axis=0, dtype=np.float64) + 0.001
+    pixels = x.astype(np.float32)
+    return (pixels - pixels.mean(axis=0, dtype=np.float64)).astype(np.float32) / (
+        pixels.std(axis=0, dtype=np.float64) + 0.001
     ).astype(np.float32)
 
 

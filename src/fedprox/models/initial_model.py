@@ -13,14 +13,18 @@ from fedprox.core.files import read_tensors
 from fedprox.core.randomness import Purpose, words
 from fedprox.core.trees import Tree, is_finite, to_numpy, unflatten_names
 from fedprox.models import Model
+from fedprox.models.softmax_regression import glorot_start
 
 __all__ = ["initial_params"]
 
 
 def initial_params(config: Config, model: Model) -> Tree:
-    """Return w^0: drawn for the seed, or read from `model.init`."""
+    """Return w^0: drawn for the seed (`compat.initial` says how for softmax regression), or read from `model.init`."""
     key_words = words(1, config.seed, Purpose.INITIAL_MODEL).view(np.uint32)
-    params = to_numpy(model.init(jax.random.wrap_key_data(jax.numpy.asarray(key_words))))
+    key = jax.random.wrap_key_data(jax.numpy.asarray(key_words))
+    params = to_numpy(model.init(key))
+    if config.compat.initial == "released" and model.name == "softmax_regression":
+        params = to_numpy(glorot_start(key, params))
     if not config.model.init:
         return params
     path = Path(config.model.init)

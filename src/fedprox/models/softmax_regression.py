@@ -22,7 +22,7 @@ from fedprox.core.trees import Tree
 from fedprox.models.model import Array, Model, second_moment
 from fedprox.models.products import is_small, outer_products, scores
 
-__all__ = ["softmax_regression"]
+__all__ = ["glorot_start", "softmax_regression"]
 
 
 @lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
@@ -47,6 +47,13 @@ def softmax_regression(features: int, classes: int) -> Model:
         small=is_small(classes, features),
         curvature_bound=_curvature_bound,
     )
+
+
+def glorot_start(key: jax.Array, params: Tree) -> Tree:
+    """Return the start of the paper's released code: weights uniform in +-sqrt(6 / (features + classes)), bias zero."""
+    classes, features = params["weight"].shape
+    limit = (6 / (features + classes)) ** 0.5
+    return {**params, "weight": jax.random.uniform(key, (classes, features), minval=-limit, maxval=limit)}
 
 
 def _scores(params: Tree, x: jax.Array) -> jax.Array:

@@ -3,9 +3,10 @@
 The result is arrays, never control flow: a budget in mini-batch steps for every listed device, and who is a
 straggler. Whether a straggler's partial work is kept is the method's decision.
 
-*Stragglers*: floor(s K + 1/2) of the listed devices are marked, and each marked device is given x epochs, uniform on
+*Stragglers*: floor(s m + 1/2) of the m listed devices are marked, and each marked device is given x epochs, uniform on
 {1, ..., E}; all others are given E. With E = 1 a marked device is given a uniform number of its mini-batches instead,
-at least one. So a straggler may happen to do all the work; methods that drop stragglers drop it all the same.
+at least one. m is K with uniform sampling and fewer where proportional sampling draws a device several times: s is a
+share of the devices that take part. So a straggler may happen to do all the work; methods that drop stragglers drop it all the same.
 (`[compat]` has the released code's {1, ..., E - 1}.)
 """
 
@@ -36,7 +37,6 @@ class Workload:
 def straggler_work(
     cohort: Cohort,
     *,
-    per_round: int,
     share: float,
     epochs: int,
     batch_size: int,
@@ -49,11 +49,7 @@ def straggler_work(
     A straggler draws from {1, ..., most} epochs, by default from {1, ..., E}.
     """
     most = epochs if most is None else most
-    listed = len(cohort)
-    marked = min(math.floor(share * per_round + 0.5), listed)
-    straggler = np.zeros(listed, bool)
-    if marked:
-        straggler[draw_without_replacement(listed, words(marked, seed, Purpose.STRAGGLERS, round))] = True
+    straggler = _marked(len(cohort), share, seed, Purpose.STRAGGLERS, round)
     per_epoch = np.asarray(steps_per_epoch(cohort.samples, batch_size))
     budget = per_epoch * epochs
     for position in np.flatnonzero(straggler):
@@ -65,10 +61,13 @@ def straggler_work(
     return Workload(straggler, budget / per_epoch, budget)
 
 
-def failures(cohort: Cohort, *, per_round: int, share: float, seed: int, round: int) -> NDArray[np.bool_]:
-    """Mark floor(share K + 1/2) of the listed devices as failed: they return nothing at all, whatever the method."""
-    failed = np.zeros(len(cohort), bool)
-    count = min(math.floor(share * per_round + 0.5), len(cohort))
-    if count:
-        failed[draw_without_replacement(len(cohort), words(count, seed, Purpose.FAILURES, round))] = True
-    return failed
+def failures(cohort: Cohort, *, share: float, seed: int, round: int) -> NDArray[np.bool_]:
+    """Mark floor(share m + 1/2) of the m listed devices as failed: they return nothing at all, whatever the method."""
+    return _marked(len(cohort), share, seed, Purpose.FAILURES, round)
+
+
+def _marked(listed: int, share: float, seed: int, purpose: Purpose, round: int) -> NDArray[np.bool_]:
+    marked = np.zeros(listed, bool)
+    count = math.floor(share * listed + 0.5)
+    marked[draw_without_replacement(listed, words(count, seed, purpose, round))] = True
+    return marked

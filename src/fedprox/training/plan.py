@@ -93,7 +93,6 @@ def plan_round(
         cohort = draw_cohort(chosen.sampling, chosen.per_round, offsets, seed=config.seed, round=round)
         work = straggler_work(
             cohort,
-            per_round=chosen.per_round,
             share=chosen.stragglers,
             epochs=config.solver.epochs,
             most=config.compat.most_epochs(config.solver.epochs),
@@ -104,7 +103,7 @@ def plan_round(
         asked = clock.ask(offsets, now=now, round=round)
         cohort = asked.cohort
         work, timed = clock.work(asked, round)
-    failed = failures(cohort, per_round=chosen.per_round, share=chosen.failure, **draw)
+    failed = failures(cohort, share=chosen.failure, **draw)
     kept = method.kept(work) & ~failed & (work.budget > 0)
     second = _second_draw(config, population, cohort.devices[failed], round) if method.second_draw else None
     is_private = config.privacy.clip > 0
