@@ -16,7 +16,7 @@ import fedprox
 from fedprox import theory
 from fedprox.cli import app
 from fedprox.core.errors import ConfigError, RunFolderError
-from fedprox.models import linear_regression, mlp
+from fedprox.models import Model, linear_regression, mlp
 from fedprox.population import Population
 from fedprox.solvers.inexactness import inexactness
 from fedprox.theory.expectation import check_decrease, uncovered
@@ -300,3 +300,52 @@ def test_a_wrong_smoothness_is_found_out(tmp_path, population):
         devices.close()
     assert test.rho > 0
     assert test.verdict == "violated"
+
+
+def one_dimensional(slopes, sizes):
+    """Return devices of one parameter, F_k(w) = (slope_k w - 1)^2 / 2, with curvature slope_k^2."""
+    device = np.repeat(np.arange(len(slopes)), sizes)
+    x = np.asarray(slopes)[device, None]
+    population = Population.from_arrays(x, np.ones(len(device)), device, test=np.zeros(len(device), bool))
+    model = Model(
+        "slope",
+        lambda key: np.zeros(1, np.float32),
+        lambda w, x, y: (x @ w - y) ** 2 / 2,
+        None,
+        curvature_bound=lambda x: float(np.mean(x**2)),
+    )
+    return population, model
+
+
+def test_a_device_that_could_be_drawn_counts(tmp_path):
+    """Forty like devices, and one on which the solver diverges; it is in few rounds, and in none of this run."""
+    population, model = one_dimensional([0.3] * 40 + [0.7], [25] * 40 + [1])
+    changes = {
+        "rounds": 2,
+        "method": {"mu": 4.07},
+        "solver": {"learning_rate": 0.453, "batch_size": 0, "epochs": 200},
+        "devices": {"per_round": 200},
+    }
+    folder, objects = run(tmp_path, population, model, **changes)
+    rows = [json.loads(line) for line in (folder / "devices.jsonl").read_text().splitlines()]
+    assert all(40 not in row["device"] for row in rows)
+    found = theory.certify(folder, **objects)
+    assert found.kind == "no certificate"
+    assert (found.gamma_over, found.guaranteed, found.positive) == ("every device", 0, 0)
+    assert found.rounds[0].gamma > 1e4
+    assert found.rounds[0].says.startswith("not covered: a measured gamma is ")
+    less = theory.certify(folder, **objects, most_devices=40)
+    assert less.kind == "estimate, not certificate"
+    assert (less.gamma_over, less.guaranteed, less.positive) == ("the chosen devices", 0, 2)
+    assert less.rounds[0].says == "estimate: decrease in expectation"
+    assert "estimated: gamma, which is known of the chosen devices alone" in less.assumptions
+
+
+def test_what_a_device_would_do_as_a_straggler_counts(tmp_path, population):
+    folder, objects = run(tmp_path, population, devices={"stragglers": 0.5, "per_round": 2}, rounds=4)
+    plain, _ = run(tmp_path / "plain", population, devices={"per_round": 2}, rounds=4)
+    for less, more in zip(
+        theory.certify(plain, **objects).rounds, theory.certify(folder, **objects).rounds, strict=True
+    ):
+        if less.round == 1:  # later rounds start from other models
+            assert more.gamma > less.gamma  # fewer epochs leave more to do

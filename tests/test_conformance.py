@@ -12,10 +12,21 @@ from fedprox.cli import app
 from fedprox.conformance import check, ours
 
 
-def make_update(term=None, *, anchor="fixed", drop_last=False, divide_by_batch=False, in_place=False, embedding=False):
+def make_update(
+    term=None,
+    *,
+    anchor="fixed",
+    drop_last=False,
+    divide_by_batch=False,
+    in_place=False,
+    embedding=False,
+    momentum=0.0,
+    rows_of=None,
+):
     """Return a NumPy FedProx update in which one thing can be wrong.
 
-    term(distances, mu, name) is the proximal gradient of a layer; anchor is fixed, epoch, step or lag.
+    term(distances, mu, name) is the proximal gradient of a layer; anchor is fixed, epoch, step or lag;
+    rows_of(generator, n, batch_size) are the rows of an epoch.
     """
     term = term or (lambda distance, mu, name: mu * distance[name])
 
@@ -34,11 +45,12 @@ def make_update(term=None, *, anchor="fixed", drop_last=False, divide_by_batch=F
         w = params if in_place else {name: array.copy() for name, array in params.items()}
         start = {name: array.copy() for name, array in params.items()}
         before = start
+        velocity = {name: np.zeros_like(array) for name, array in params.items()}
         order = np.random.default_rng(seed)
         for _ in range(epochs):
             if anchor == "epoch":
                 start = {name: array.copy() for name, array in w.items()}
-            rows = order.permutation(len(y))
+            rows = order.permutation(len(y)) if rows_of is None else rows_of(order, len(y), batch_size)
             for begin in range(0, len(y), batch_size):
                 batch = rows[begin : begin + batch_size]
                 if drop_last and len(batch) < batch_size:
@@ -49,7 +61,8 @@ def make_update(term=None, *, anchor="fixed", drop_last=False, divide_by_batch=F
                 distance = {name: w[name] - reference[name] for name in w}
                 before = {name: array.copy() for name, array in w.items()}
                 for name in w:
-                    w[name] -= learning_rate * (slopes[name] + term(distance, mu, name))
+                    velocity[name] = momentum * velocity[name] + slopes[name] + term(distance, mu, name)
+                    w[name] -= learning_rate * velocity[name]
         return w
 
     if not embedding:
@@ -75,7 +88,7 @@ def size(distance):
 
 def test_our_solver_passes_also_with_embeddings():
     results = check(ours)
-    assert [result.message for result in results] == [""] * 9
+    assert [result.message for result in results] == [""] * 10
 
 
 @pytest.mark.parametrize("embedding", [False, True])
@@ -235,3 +248,36 @@ def test_the_command_reports_and_exits(tmp_path, monkeypatch):
         refused = runner.invoke(app, ["conformance", name])
         assert refused.exit_code == 2
         assert said in refused.stderr
+
+
+EVERY = "every sample is used once per epoch"
+
+
+def test_an_update_on_the_first_mini_batch_alone_is_found():
+    only_first = make_update(rows_of=lambda order, n, b: np.tile(np.arange(min(b, n)), -(-n // min(b, n)))[:n])
+    found = messages(only_first)
+    assert set(found) == {EVERY}
+    rule, _, told = found[EVERY].partition(" are used ")
+    assert rule == "every sample must be used once per epoch; 4 samples in mini-batches of 2"
+    counts = [float(word) for word in told.removesuffix(" times").split(",")]
+    np.testing.assert_allclose(counts, [2, 2, 0, 0], atol=0.02)
+
+
+def test_samples_drawn_with_replacement_are_found():
+    replaced = make_update(rows_of=lambda order, n, b: order.integers(0, n, n) if b < n else np.arange(n))
+    assert set(messages(replaced)) == {EVERY}
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.9])
+def test_plain_momentum_is_named(beta):
+    found = messages(make_update(momentum=beta))
+    named = f"the steps have momentum ({beta:.2g}), also with mu = 0; plain SGD keeps nothing of earlier steps"
+    assert found["mu = 0 is plain SGD"] == named
+    assert found["the proximal gradient is that of (mu/2) ||w - w^t||^2 by finite differences"] == named
+    assert not any("alike" in message or "counted" in message for message in found.values())
+
+
+def test_a_term_that_is_off_alike_in_every_layer_is_said_to_be():
+    tripled = make_update(lambda distance, mu, name: 3 * mu * distance[name])
+    found = messages(tripled)["the proximal gradient is that of (mu/2) ||w - w^t||^2 by finite differences"]
+    assert found == "the proximal term is 3 times as large as it should be, in every layer"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -248,3 +249,13 @@ def test_a_rule_of_ones_own_sees_how_far_the_devices_went():
         assert moved > 0
         assert signals.drift2 == pytest.approx((moved,))  # the only device's model is the next one
         assert signals.mean_drift2 == pytest.approx(moved)
+
+
+def test_auto_warns_of_full_participation():
+    settings = {"rounds": 1, "data": {"devices": 3}, "method": {"mu": "auto"}, "solver": {"epochs": 1}}
+    with pytest.warns(UserWarning, match=r"rare when all 3 devices take part .* docs/choosing-mu\.md"):
+        fedprox.train({**settings, "devices": {"per_round": 3}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fedprox.train({**settings, "devices": {"per_round": 2}})
+        fedprox.train({**settings, "method": {"mu": 0.1}, "devices": {"per_round": 3}})

@@ -27,13 +27,15 @@ def theory(
     round: Annotated[int, typer.Option(metavar="T", help="The round to test.")] = 1,
     epsilon: Annotated[float, typer.Option(help="Only gradients above it, squared, count for B.")] = 0.0,
     most_devices: Annotated[
-        int, typer.Option("--devices", help="How many devices' curvature to estimate, without a known bound.")
+        int,
+        typer.Option("--devices", help="Up to how many devices gamma is measured on all, which a certificate needs."),
     ] = 100,
     as_json: Json = False,
 ) -> None:
     """Say what the paper's theorems guarantee for a run.
 
-    The run is taken again, which takes up to twice as long as it took.
+    The run is taken again, and in every round all devices are solved (beyond --devices the chosen ones alone, which
+    gives an estimate).
 
     Example: fedprox theory runs/example --resample 200 --round 3
     """
@@ -43,7 +45,14 @@ def theory(
 
     certificate = certify(run, epsilon=epsilon, resample=resample, round=round, most_devices=most_devices)
     if as_json:
-        say_json({"kind": certificate.kind, "guaranteed": certificate.guaranteed, **asdict(certificate)})
+        say_json(
+            {
+                "kind": certificate.kind,
+                "guaranteed": certificate.guaranteed,
+                "positive": certificate.positive,
+                **asdict(certificate),
+            }
+        )
         return
     for line in _head(certificate):
         typer.echo(line)
@@ -56,7 +65,7 @@ def _head(certificate: Certificate) -> list[str]:
     smooth = certificate.smoothness
     return [
         f"{certificate.run}: {certificate.kind}",
-        f"rho > 0 in {certificate.guaranteed} of {len(certificate.rounds)} rounds",
+        f"rho > 0 in {certificate.positive} of {len(certificate.rounds)} rounds",
         f"L = {smooth.L:.6g}, L_minus = {smooth.L_minus:.6g}: {smooth.source}",
         f"K = {certificate.K}, largest B(w^t) = {certificate.B_epsilon:.6g} "
         f"where ||grad f(w^t)||^2 > {certificate.epsilon:g}",
@@ -66,9 +75,10 @@ def _head(certificate: Certificate) -> list[str]:
 
 
 def _foot(certificate: Certificate) -> list[str]:
+    needed = "" if certificate.gamma_over == "every device" else "; a certificate needs every device's (--devices)"
     lines = [
         "",
-        "gamma is the largest over the chosen devices, as in Corollary 9; --resample takes it over all devices",
+        f"gamma is the largest over {certificate.gamma_over}{needed}",
         "the observed decrease is one draw of the expectation: it is shown, not judged",
     ]
     if certificate.best_mu.value is None:

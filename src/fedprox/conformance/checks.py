@@ -22,6 +22,7 @@ import numpy as np
 
 from fedprox.conformance.diagnosis import CLOSE, diagnose, difference
 from fedprox.conformance.problem import Params, Problem, embedding_problem, layers_problem
+from fedprox.conformance.sample_use import BATCH, SAMPLES, ends_at_a_division, uses
 
 __all__ = ["Check", "check"]
 
@@ -58,6 +59,7 @@ def check(update: Update) -> list[Check]:
         ("the anchor stays w^t over steps and epochs", _anchor),
         ("learning rate times mu = 1 lands on w^t minus one gradient step", _landing),
         ("a short last mini-batch counts as a step and is averaged over its own size", _minibatches),
+        ("every sample is used once per epoch", _every_sample),
         ("the model that was sent is left as it was", _input_untouched),
     ]
     if _takes_embedding(update):
@@ -80,7 +82,10 @@ def _tried(one: Callable[[Update], str], update: Update) -> str:
 
 def _plain(update: Update) -> str:
     problem = layers_problem()
-    return _off(problem, _call(update, problem, mu=0.0, epochs=3), problem.steps(3, 0.0, _RATE), "three steps of SGD")
+    answer = _call(update, problem, mu=0.0, epochs=3)
+    if not (message := _off(problem, answer, problem.steps(3, 0.0, _RATE), "three steps of SGD")):
+        return ""
+    return _momentum(update, problem) or message
 
 
 def _first_step(update: Update) -> str:
@@ -92,10 +97,25 @@ def _first_step(update: Update) -> str:
 def _proximal_gradient(update: Update) -> str:
     problem = layers_problem()
     term, distance = _term(update, problem)
-    return diagnose(term, distance, _MU) or ""
+    if not (message := diagnose(term, distance, _MU)):
+        return ""
+    return _momentum(update, problem) or message
+
+
+def _momentum(update: Update, problem: Problem) -> str:
+    """Name momentum: with mu = 0 the second step then adds beta times the first, which is -(beta / eta) (w - w^t)."""
+    term, distance = _term(update, problem, mu=0.0)
+    along = sum(float(np.sum(term[name] * distance[name])) for name in distance)
+    beta = -_RATE * along / sum(float(np.sum(distance[name] ** 2)) for name in distance)
+    expected = {name: -beta / _RATE * distance[name] for name in distance}
+    if CLOSE < beta < 1 and difference(term, expected, expected) < CLOSE:
+        return f"the steps have momentum ({beta:.2g}), also with mu = 0; plain SGD keeps nothing of earlier steps"
+    return ""
 
 
 def _layers(update: Update) -> str:
+    if _momentum(update, layers_problem()):
+        return ""  # said where it belongs
     term, distance = _term(update, layers_problem())
     for name, array in distance.items():
         times = float(np.sum(term[name] * array) / (_MU * np.sum(array**2)))
@@ -144,6 +164,23 @@ def _minibatches(update: Update) -> str:
     return message
 
 
+def _every_sample(update: Update) -> str:
+    problem = layers_problem(samples=SAMPLES)
+    for epochs in (1, 2):
+        answer = _call(update, problem, mu=0.0, epochs=epochs, batch_size=BATCH)
+        if not ends_at_a_division(problem, answer, _RATE, epochs):
+            break
+    else:
+        return ""
+    if momentum := _momentum(update, layers_problem()):
+        return momentum
+    counts = uses(problem, lambda rate: _call(update, problem, mu=0.0, epochs=1, batch_size=BATCH, learning_rate=rate))
+    if all(abs(count - 1) < 0.05 for count in counts):
+        return f"no division of {SAMPLES} distinct samples into mini-batches of {BATCH} leads to the result"
+    told = ", ".join(f"{count:.2g}" for count in counts)
+    return f"every sample must be used once per epoch; {SAMPLES} samples in mini-batches of {BATCH} are used {told} times"
+
+
 def _input_untouched(update: Update) -> str:
     problem = layers_problem()
     given = {name: array.copy() for name, array in problem.params.items()}
@@ -187,9 +224,9 @@ def _lagging(problem: Problem) -> Params:
     return params
 
 
-def _term(update: Update, problem: Problem, **more: Any) -> tuple[Params, Params]:
+def _term(update: Update, problem: Problem, mu: float = _MU, **more: Any) -> tuple[Params, Params]:
     """Return the proximal term of the second step, and w - w^t there."""
-    one, two = (_call(update, problem, epochs=epochs, **more) for epochs in (1, 2))
+    one, two = (_call(update, problem, epochs=epochs, mu=mu, **more) for epochs in (1, 2))
     slopes = problem.gradient(one, 0.0)
     term = {name: (one[name] - two[name]) / _RATE - slopes[name] for name in one}
     distance = {name: one[name] - problem.params[name] for name in one}

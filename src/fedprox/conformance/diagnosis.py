@@ -79,6 +79,9 @@ def _per_layer(term: Params, right: Params) -> str:
     told = ", ".join(f"{ratio:.3g} times in {name!r}" for name, ratio in ratios.items())
     along = {name: ratio * right[name] for name, ratio in ratios.items()}
     if difference(term, along, right) < CLOSE:
+        least, most = min(ratios.values()), max(ratios.values())
+        if most - least < CLOSE * max(abs(most), abs(least)):
+            return f"the proximal term is {most:.3g} times as large as it should be, in every layer"
         counted = (
             "layers are counted more than once" if max(ratios.values()) > 1 + CLOSE else "layers are not treated alike"
         )

@@ -1,8 +1,8 @@
 """MNIST as the paper divides it: 1,000 devices, two digits each, sizes after a power law (Section 5.1, Appendix C.1).
 
-All 70,000 images are used, standardised per pixel of 0 to 255: (x - mean) / (std + 0.001). Device u has digits u and u + 1 modulo
-10. It gets five images of each first; what is left of a digit is divided over its 200 (device, digit) places in
-proportion to lognormal(0, 2) draws, rounded down. A fifth of each device's images are test images.
+All 70,000 images are used, standardised per pixel of 0 to 255: (x - mean) / (std + 0.001). Device u has digits u and
+u + 1 modulo 10. It gets five images of each first; what is left of a digit is divided over its 200 (device, digit)
+places in proportion to lognormal(0, 2) draws, rounded down. A fifth of each device's images are test images.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
         for digit in range(DIGITS)
     ]
     taken = np.zeros(DIGITS, int)
-    about = {"data": "mnist", "seed": seed, "draw": attempt, "pixels": "0 to 255", "files": sorted(path.name for path in files.values())}
+    about = {
+        "data": "mnist",
+        "seed": seed,
+        "draw": attempt,
+        "pixels": "0 to 255",
+        "files": sorted(path.name for path in files.values()),
+    }
     with PopulationWriter(out, classes=DIGITS, about=about) as writer:
         for device in range(DEVICES):
             rows = []

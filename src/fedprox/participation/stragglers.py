@@ -6,8 +6,8 @@ straggler. Whether a straggler's partial work is kept is the method's decision.
 *Stragglers*: floor(s m + 1/2) of the m listed devices are marked, and each marked device is given x epochs, uniform on
 {1, ..., E}; all others are given E. With E = 1 a marked device is given a uniform number of its mini-batches instead,
 at least one. m is K with uniform sampling and fewer where proportional sampling draws a device several times: s is a
-share of the devices that take part. So a straggler may happen to do all the work; methods that drop stragglers drop it all the same.
-(`[compat]` has the released code's {1, ..., E - 1}.)
+share of the devices that take part. A straggler may happen to do all the work; methods that drop stragglers drop it all
+the same. (`[compat]` has the released code's {1, ..., E - 1}.)
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """What the paper's theorems say about a run: for every round rho^t of Corollary 9, and which assumption holds or fails.
 
 The run is taken again from its config, and where the records do not hold gamma the chosen devices are solved once more:
-about twice the time of the run. The constants are B(w^t) and ||grad f(w^t)|| over all devices, the largest gamma_k^t
-over the chosen devices, and L and L_minus as an upper bound over devices. The result is a certificate where these
-bounds hold for every w (convex models that know one), and an estimate elsewhere. The theorems are about expectations:
-the decrease of a single round is shown beside the predicted one and not judged.
+about twice the time of the run, more where all devices are solved. The constants are B(w^t) and ||grad f(w^t)|| over
+all devices, the largest gamma_k^t, and L and L_minus as an upper bound over devices. The theorems are about
+expectations: the decrease of a single round is shown beside the predicted one and not judged.
 
-Corollary 9 takes gamma^t over the chosen devices, as the table does, but its proof bounds means over all devices. The
-test of the expectation therefore takes the largest over all of them.
+Corollary 9 takes gamma^t over the chosen devices, but its proof bounds means over all devices: one that diverges makes
+the expectation as large as it likes, also in rounds that happen not to draw it. The result is therefore a certificate
+only where gamma was measured on every device that could have been drawn and the bounds on curvature hold for every w
+(convex models that know one). Anything less is an estimate.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from fedprox import data
 from fedprox.config import Config
@@ -43,6 +45,9 @@ class NotCoveredError(FedProxError):
     exit_code = 2
 
 
+GammaOver = Literal["every device", "the chosen devices"]
+
+
 @dataclass(frozen=True)
 class Certificate:
     """The theorems applied to a run."""
@@ -56,17 +61,28 @@ class Certificate:
     assumptions: tuple[str, ...]
     smallest_mu: Choice  # for the largest gamma and B of the run
     best_mu: Choice
+    gamma_over: GammaOver
     expectation: Expectation | None
 
     @property
-    def guaranteed(self) -> int:
+    def is_proof(self) -> bool:
+        """Whether the constants are known, not estimated: curvature bounded for every w, gamma of every device."""
+        return self.smoothness.is_bound and self.gamma_over == "every device"
+
+    @property
+    def positive(self) -> int:
         """In how many rounds rho^t is positive."""
         return sum(row.rho is not None and row.rho > 0 for row in self.rounds)
 
     @property
+    def guaranteed(self) -> int:
+        """In how many rounds a decrease is certain in expectation; 0 where the constants are estimates."""
+        return self.positive if self.is_proof else 0
+
+    @property
     def kind(self) -> str:
         """How much it is worth: "certificate", "no certificate" or "estimate, not certificate"."""
-        if not self.smoothness.is_bound:
+        if not self.is_proof:
             return "estimate, not certificate"
         return "certificate" if self.guaranteed else "no certificate"
 
@@ -90,7 +106,8 @@ def certify(
       epsilon: only rounds with ||grad f(w^t)||^2 > epsilon count for B_epsilon.
       resample: how many sets of devices to draw to test the expectation; 0 for no test.
       round: the round to test.
-      most_devices: how many devices' curvature is estimated, for a model without a known bound.
+      most_devices: up to how many devices gamma is measured on every one of them, which a certificate needs; beyond
+        that on the chosen ones. Also how many devices' curvature is estimated, for a model without a known bound.
     """
     config = Config.from_toml(Path(run) / "config.toml")
     metrics, recorded = read_history(run), read_history(run, "devices")
@@ -100,13 +117,18 @@ def certify(
     model = model or data.model_for(config, population)
     devices = Devices(config, population, model, solver)
     try:
-        seen = Trajectory(devices, recorded, at=round - 1 if resample else -1)
+        gamma_over: GammaOver = "every device"
+        if population.devices > most_devices or config.systems.model == "clock":
+            gamma_over = "the chosen devices"  # on a clock the work of a device depends on when it is asked
+        everyone = range(population.devices) if gamma_over == "every device" else ()
+        seen = Trajectory(devices, recorded, at=round - 1 if resample else -1, everyone=everyone)
         train(again(config, len(recorded)), population=population, model=model, solver=solver, callbacks=[seen])
         if config.measure.devices == 0:  # otherwise the record has the losses of a sample of the devices
             check_same(run, metrics, seen.losses)
         points = [params for params in (seen.first, seen.last) if is_finite(params)]
         smooth = smoothness(population, model, points, most_devices=most_devices)
-        rows = tuple(_judged(row, config.devices.per_round, smooth) for row in seen.rows)
+        is_proof = smooth.is_bound and gamma_over == "every device"
+        rows = tuple(_judged(row, config.devices.per_round, smooth, is_proof) for row in seen.rows)
         expectation = None
         if resample:
             expectation = check_decrease(
@@ -122,7 +144,7 @@ def certify(
             )
     finally:
         devices.close()
-    return _certificate(run, config, smooth, rows, epsilon, expectation)
+    return _certificate(run, config, smooth, rows, epsilon, gamma_over, expectation)
 
 
 def _check_arguments(rounds: int, resample: int, round: int, epsilon: float, most_devices: int) -> None:
@@ -164,13 +186,14 @@ def _refuse(config: Config, recorded: History, resample: int) -> None:
         raise NotCoveredError("the theorems are about rounds, and this run has none yet")
 
 
-def _judged(row: Round, K: int, smooth: Smoothness) -> Round:
+def _judged(row: Round, K: int, smooth: Smoothness, is_proof: bool) -> Round:
     """Return the row with what the theorem says about it."""
     if reason := uncovered(mu=row.mu, gamma=row.gamma, B=row.B, L_minus=smooth.L_minus):
         return replace(row, says=f"not covered: {reason}")
     value = rho(mu=row.mu, gamma=row.gamma, B=row.B, K=K, L=smooth.L, L_minus=smooth.L_minus)
     if value > 0:
-        return replace(row, rho=value, predicted=value * row.gradient_norm2, says="decrease in expectation")
+        says = "decrease in expectation" if is_proof else "estimate: decrease in expectation"
+        return replace(row, rho=value, predicted=value * row.gradient_norm2, says=says)
     broken = failing(gamma=row.gamma, B=row.B, K=K)
     needed = smallest_mu(gamma=row.gamma, B=row.B, K=K, L=smooth.L, L_minus=smooth.L_minus)
     why = str(broken) if broken is not None else f"mu must be above {needed.value:.4g}"
@@ -183,6 +206,7 @@ def _certificate(
     smooth: Smoothness,
     rows: tuple[Round, ...],
     epsilon: float,
+    gamma_over: GammaOver,
     expectation: Expectation | None,
 ) -> Certificate:
     K = config.devices.per_round
@@ -200,14 +224,15 @@ def _certificate(
         B_epsilon=b,
         epsilon=epsilon,
         rounds=rows,
-        assumptions=_assumptions(rows, K, smooth),
+        assumptions=_assumptions(rows, K, smooth, gamma_over),
         smallest_mu=smallest,
         best_mu=best,
+        gamma_over=gamma_over,
         expectation=expectation,
     )
 
 
-def _assumptions(rows: tuple[Round, ...], K: int, smooth: Smoothness) -> tuple[str, ...]:
+def _assumptions(rows: tuple[Round, ...], K: int, smooth: Smoothness, gamma_over: GammaOver) -> tuple[str, ...]:
     def counted(name: str, holds: list[bool]) -> str:
         if all(holds):
             return f"holds: {name}"
@@ -220,7 +245,8 @@ def _assumptions(rows: tuple[Round, ...], K: int, smooth: Smoothness) -> tuple[s
         "holds: FedProx, K independent draws with p_k, merged with 1/K, nobody dropped",
         f"{'holds' if smooth.is_bound else 'estimated'}: F_k are L-smooth with curvature of at least -L_minus",
         counted("mu > L_minus", [row.mu > smooth.L_minus for row in rows]),
-        counted("gamma <= 1 on every chosen device", [row.gamma <= 1 for row in rows]),
+        *(["estimated: gamma, which is known of the chosen devices alone"] if gamma_over != "every device" else []),
+        counted(f"gamma <= 1 on {gamma_over}", [row.gamma <= 1 for row in rows]),
         counted("B(w^t) is finite", [math.isfinite(row.B) for row in rows]),
         counted("gamma*B + sqrt(2)*B*(1 + gamma)/sqrt(K) < 1 (some mu will do)", sharp),
         counted("rho > 0 (this mu will do)", [row.rho is not None and row.rho > 0 for row in rows]),

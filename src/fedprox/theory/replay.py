@@ -23,6 +23,8 @@ from fedprox.engines import Broadcast, DeviceSide, Task
 from fedprox.measures import Measurer, dissimilarity
 from fedprox.models import Model
 from fedprox.participation.budget import steps_per_epoch
+from fedprox.participation.sampling import Cohort
+from fedprox.participation.stragglers import straggler_work
 from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.solvers import Solver
@@ -40,6 +42,8 @@ class Devices:
         self._workers = Workers(config.engine.local_workers)
         self._train = LoadedSamples.of(population.train, model)
         self._config = config.solver
+        self._seed, self._stragglers = config.seed, config.devices.stragglers
+        self._most_epochs = config.compat.most_epochs(config.solver.epochs)
         everybody = solver or solvers.build(config.solver)
         self._device = DeviceSide(
             model=model,
@@ -81,6 +85,28 @@ class Devices:
         """Return the steps of E epochs on a device."""
         samples = self._population.train.size(device)
         return self._config.epochs * int(steps_per_epoch(samples, self._config.batch_size))
+
+    def budgets_that_could_be(self, round: int, devices: Sequence[int]) -> list[tuple[int, int]]:
+        """Return (device, steps) for every amount of work that each device could be given if it were drawn.
+
+        Without stragglers it is E epochs; with stragglers also what the device would do as one.
+        """
+        found = [(device, self.full_budget(device)) for device in devices]
+        if self._stragglers > 0:
+            sizes = np.diff(self._population.train.offsets)
+            numbers = np.array(devices, np.int64)
+            every = Cohort(numbers, sizes[numbers], np.ones_like(numbers))
+            work = straggler_work(
+                every,
+                share=1.0,
+                epochs=self._config.epochs,
+                most=self._most_epochs,
+                batch_size=self._config.batch_size,
+                seed=self._seed,
+                round=round,
+            )
+            found += zip(devices, work.budget.tolist(), strict=True)
+        return found
 
     def solutions(
         self, round: int, devices: Sequence[int], budgets: Sequence[int], params: Tree, mu: float

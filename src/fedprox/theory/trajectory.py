@@ -24,7 +24,7 @@ class Round:
 
     round: int
     mu: float
-    gamma: float  # the largest over the chosen devices
+    gamma: float  # the largest over every device, or over the chosen ones (`Certificate.gamma_over`)
     B: float
     gradient_norm2: float  # ||grad f(w^t)||^2
     rho: float | None  # None where the theorem does not apply
@@ -36,10 +36,11 @@ class Round:
 class Trajectory:
     """A callback that collects what the theorem needs of every round."""
 
-    def __init__(self, devices: Devices, recorded: History, at: int) -> None:
+    def __init__(self, devices: Devices, recorded: History, at: int, everyone: Sequence[int] = ()) -> None:
         self._devices = devices
         self._recorded = recorded
         self._at = at
+        self._everyone = everyone  # devices whose gamma is measured beside that of the chosen ones
         self.rows: list[Round] = []
         self.losses: list[float] = []
         self.first: Tree = None
@@ -69,17 +70,21 @@ class Trajectory:
             self.kept = progress.params
 
     def _gamma(self, round: int, chosen: Mapping[str, Any], mu: float) -> float:
-        """Return the largest gamma of the chosen devices: as recorded, or by solving them again."""
+        """Return the largest gamma of the chosen devices, as recorded or by solving them again, and of `everyone`."""
         known = self._recorded[round - 1].get("gamma")
-        if known is not None:
-            return largest(math.inf if gamma is None else float(gamma) for gamma in known)
-        listed = [int(device) for device in chosen["device"]]
-        budgets = [int(budget) for budget in chosen["budget"]]
-        solutions = self._devices.solutions(round, listed, budgets, self.last, mu)
-        return largest(
+        found = [math.inf if gamma is None else float(gamma) for gamma in known or ()]
+        work = set() if known is not None else set(zip(chosen["device"], chosen["budget"], strict=True))
+        if self._everyone:
+            done = {} if known is None else dict(zip(chosen["device"], chosen["budget"], strict=True))
+            could = self._devices.budgets_that_could_be(round, self._everyone)
+            work |= {(device, budget) for device, budget in could if done.get(device) != budget}
+        asked = sorted((int(device), int(budget)) for device, budget in work)
+        solutions = self._devices.solutions(round, *zip(*asked, strict=True), self.last, mu) if asked else []
+        found += [
             self._devices.inexactness(device, solution, self.last, mu)
-            for device, solution in zip(listed, solutions, strict=True)
-        )
+            for (device, _), solution in zip(asked, solutions, strict=True)
+        ]
+        return largest(found)
 
 
 def again(config: Config, rounds: int) -> Config:

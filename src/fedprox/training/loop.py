@@ -26,6 +26,7 @@ from fedprox.core.trees import Tree, flatten_names, quiet, squared_distance
 from fedprox.engines import Blueprint, Broadcast, Engine, LocalEngine, RoundOutcome, Task, device_side
 from fedprox.measures import Measurer
 from fedprox.methods import Method, mu
+from fedprox.methods.mu.auto import warn_of_full_participation
 from fedprox.methods.solver_choice import SolverChoice, choose_solver
 from fedprox.methods.traffic import measure_traffic
 from fedprox.models import Model
@@ -78,6 +79,8 @@ def train(
     given = Blueprint(config.to_dict(), model, method, solver)
     population = population or data.load(config)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
+    if mu_controller is None:
+        warn_of_full_participation(config, population.devices)
     model = model or data.model_for(config, population)
     method = method or methods.build(config.method)
     solver_for = choose_solver(config, solver, method)

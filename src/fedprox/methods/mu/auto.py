@@ -1,4 +1,4 @@
-"""mu without tuning, from what the server sees of every round anyway.
+"""mu without tuning, from the loss of every round and the updates that the server receives.
 
 A mu that is too small lets the devices drift apart: then the averaged model jumps about with the devices that happen
 to be chosen, and the training loss often rises. A mu that is too large only slows a loss that falls all the time. So
@@ -18,17 +18,21 @@ large; near the right one the loss goes up and down with the choice of devices, 
 A step of SGD moves w by the fraction lr mu towards w^t, so that 1 / (lr mu) is the number of steps that a device can
 go its own way, and lr mu, not mu, means the same on all data. It starts at a hundred steps. It stays between one
 step, beyond which SGD overshoots, and a hundred thousand, where the term no longer matters.
+
+Without sampling (K = N) the loss hardly ever rises, however far the devices drift, and mu sinks: there the rule fails.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fedprox.config import Config
 from fedprox.methods.mu.controller import Signals
 
-__all__ = ["AutoMu"]
+__all__ = ["AutoMu", "warn_of_full_participation"]
 
 STEP = 0.5
 SHARE = 0.25
@@ -84,3 +88,14 @@ class AutoMu:
     def state(self) -> dict[str, Any]:
         """Return the fields."""
         return asdict(self)
+
+
+def warn_of_full_participation(config: Config, devices: int) -> None:
+    """Warn where the rule is known to fail: every device takes part in every round."""
+    chosen = config.devices
+    if config.method.mu == "auto" and chosen.sampling == "uniform" and chosen.per_round == devices:
+        warnings.warn(
+            f"`method.mu` = 'auto' follows rises of the loss, which are rare when all {devices} devices take part in "
+            "every round, and then sets mu too low (docs/choosing-mu.md); compare it with constants such as 0.1 and 1",
+            stacklevel=3,
+        )
