@@ -165,7 +165,7 @@ def _minibatches(update: Update) -> str:
 
 
 def _every_sample(update: Update) -> str:
-    problem = layers_problem(samples=SAMPLES)
+    problem = layers_problem(samples=SAMPLES, features=SAMPLES + 1)  # so that their gradients are independent
     for epochs in (1, 2):
         answer = _call(update, problem, mu=0.0, epochs=epochs, batch_size=BATCH)
         if not ends_at_a_division(problem, answer, _RATE, epochs):
@@ -178,7 +178,8 @@ def _every_sample(update: Update) -> str:
     if all(abs(count - 1) < 0.05 for count in counts):
         return f"no division of {SAMPLES} distinct samples into mini-batches of {BATCH} leads to the result"
     told = ", ".join(f"{count:.2g}" for count in counts)
-    return f"every sample must be used once per epoch; {SAMPLES} samples in mini-batches of {BATCH} are used {told} times"
+    rule = "every sample must be used once per epoch"
+    return f"{rule}; {SAMPLES} samples in mini-batches of {BATCH} are used {told} times"
 
 
 def _input_untouched(update: Update) -> str:

@@ -73,13 +73,13 @@ class Problem:
         return params
 
 
-def layers_problem(*, samples: int = 6, equal: bool = False) -> Problem:
+def layers_problem(*, samples: int = 6, features: int = 3, equal: bool = False) -> Problem:
     """Return the two-layer problem; with `equal` samples any mini-batch has the gradient of all."""
     random = np.random.default_rng(2020)
-    x, y = random.normal(size=(samples, 3)), 1.0 + random.normal(size=samples)
+    x, y = random.normal(size=(samples, features)), 1.0 + random.normal(size=samples)
     if equal:
         x[:], y[:] = x[0], y[0]
-    params = {"first": random.normal(size=(3, 4)), "second": random.normal(size=4)}
+    params = {"first": random.normal(size=(features, 4)), "second": random.normal(size=4)}
     return Problem(params, x, y, lambda params, x: (x @ params["first"]) @ params["second"])
 
 

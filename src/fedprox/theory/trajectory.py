@@ -79,10 +79,11 @@ class Trajectory:
             could = self._devices.budgets_that_could_be(round, self._everyone)
             work |= {(device, budget) for device, budget in could if done.get(device) != budget}
         asked = sorted((int(device), int(budget)) for device, budget in work)
-        solutions = self._devices.solutions(round, *zip(*asked, strict=True), self.last, mu) if asked else []
+        devices, budgets = [device for device, _ in asked], [budget for _, budget in asked]
+        solutions = self._devices.solutions(round, devices, budgets, self.last, mu)
         found += [
             self._devices.inexactness(device, solution, self.last, mu)
-            for (device, _), solution in zip(asked, solutions, strict=True)
+            for device, solution in zip(devices, solutions, strict=True)
         ]
         return largest(found)
 
