@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from fedprox import doctor
 from fedprox.cli import app
+from fedprox.core.extras import Extra
 
 COMMANDS = sorted(get_command(app).commands)
 
@@ -30,18 +31,20 @@ def test_the_doctor_finds_this_machine_well() -> None:
     findings = {finding["what"]: finding for finding in json.loads(result.stdout)["findings"]}
     assert "jax" in findings["packages"]["text"]
     assert findings["jax"]["level"] == "ok"
-    assert "cores may be used" in findings["cores"]["text"]
+    assert "cores can be used" in findings["cores"]["text"]
 
 
-def test_the_doctor_says_what_is_wrong_and_how_to_put_it_right(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_the_doctor_says_what_is_wrong_and_how_to_fix_it(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     monkeypatch.setattr(doctor.platformdirs, "user_cache_path", lambda name: blocked / name)
-    monkeypatch.setattr(doctor, "_EXTRAS", {"report": ("no_such_module", "fedprox report")})
+    monkeypatch.setattr(doctor, "EXTRAS", {"ray": Extra("no_such_module", "Ray", "a cluster")})
     monkeypatch.setattr(doctor, "_NEEDED", ("jax", "no-such-package"))
     result = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"})
     assert result.exit_code == 1
     assert "cannot be written: Not a directory" in result.output
-    assert "-> pip install 'fedprox[report]'" in result.output
+    assert "-> pip install 'fedprox[ray]'" in result.output
     assert "-> pip install no-such-package" in result.output
-    assert "2 things are wrong" in result.output
+    assert "2 problems found" in result.output
+    monkeypatch.setattr(doctor, "_NEEDED", ("jax",))
+    assert "\n1 problem found" in CliRunner().invoke(app, ["doctor"]).output

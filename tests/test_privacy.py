@@ -284,7 +284,7 @@ def test_more_rounds_and_more_devices_cost_more_and_more_noise_costs_less():
 
 def test_a_missing_library_is_named_before_anything_is_written(population, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(FedProxError, match=r"needs dp-accounting; install it with: pip install 'fedprox\[privacy\]'"):
+    with pytest.raises(FedProxError, match=r"dp-accounting, which is not installed: pip install 'fedprox\[privacy\]'"):
         fedprox.train(PLAN | {"privacy": NOISY}, population=population, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert run(population, {"clip": 1.0}, rounds=1).summary["ended"] == "finished"

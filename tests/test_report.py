@@ -11,8 +11,11 @@ import pytest
 import fedprox
 from fedprox.config import Config
 from fedprox.report import verdict, write_report
+from fedprox.report.experiment_line import experiment_line
 from fedprox.report.figures import curve_figures, fairness_figure, fairness_rows, time_figure
 from fedprox.report.participation import participation
+from fedprox.report.plot import curves
+from fedprox.runs.history import History
 from fedprox.runs.reader import find_runs, load_run, nested
 from fedprox.runs.seed_groups import group_runs, labels
 
@@ -63,8 +66,8 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group(folder: Path) -> Non
 def test_two_runs_of_one_seed_are_kept_apart(folder: Path) -> None:
     write_run(folder / "again", {"method": {"mu": 1.0}, "seed": 2}, [2.0, 1.0, 0.4], [0.1, 0.5, 0.9])
     assert [group.label for group in group_runs(find_runs([folder / "b", folder / "again"]))] == [
-        "fedprox (mu=1)",
-        "fedprox (mu=1) #2",
+        "fedprox (mu=1), b",
+        "fedprox (mu=1), again",
     ]
 
 
@@ -104,6 +107,41 @@ def test_the_verdict_on_one_run_and_on_one_that_goes_on(folder: Path, tmp_path: 
         "fedprox (mu=0): 1.0000 training loss at round 1.",
         "fedprox (mu=0) has not finished: 1 of 1 runs stand at round 1 of 9.",
     ]
+
+
+def test_equal_numbers_are_called_a_tie(tmp_path: Path) -> None:
+    for name, accuracy in (("one", 0.7001), ("two", 0.6999), ("three", 0.5)):
+        write_run(tmp_path / name, {"method": {"mu": accuracy}}, [2.0, 1.0], [0.1, accuracy])
+    assert verdict(group_runs(find_runs([tmp_path]))) == [
+        "fedprox (mu=0.7001) and fedprox (mu=0.6999) end tied at the highest test accuracy, 70.0%: "
+        "20.0 points ahead of fedprox (mu=0.5) (50.0%)."
+    ]
+
+
+def test_the_head_names_the_experiment(folder: Path) -> None:
+    line = experiment_line(group_runs(find_runs([folder])))
+    assert line == (
+        "data: Synthetic(1, 1); N = 20 devices; K = 10 per round; E = 20 epochs; 0% stragglers; seeds 2, 10"
+    )
+    page = write_report([folder], folder / "report.html").read_text()
+    assert line in page
+    assert "Bands: one standard deviation" in page
+    assert "simulated time" not in page
+
+
+def test_axes_show_whole_rounds_and_end_at_a_hundred_percent(folder: Path) -> None:
+    figures = {figure["name"]: figure["layout"] for figure in curve_figures(group_runs(find_runs([folder])))}
+    assert figures["train_loss"]["xaxis"]["dtick"] == 1
+    assert figures["test_accuracy"]["yaxis"]["autorangeoptions"] == {"clipmax": 1}
+    histories = {
+        name: [History([{"round": i, "train_loss": 1.0, "test_accuracy": 1.0} for i in range(4)])] * 2 for name in "ab"
+    }
+    picture = curves(histories)
+    losses, accuracies = picture.axes
+    assert accuracies.get_ylim()[1] == 1.0
+    assert all(tick == int(tick) for tick in losses.get_xticks())
+    assert len({line.get_linestyle() for line in losses.lines}) == 2  # they differ without colours too
+    assert "bands: one standard deviation" in picture.get_supxlabel()
 
 
 def test_when_nothing_is_finite_it_says_so(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether everything is in place: versions, devices, cores, cache and extras; what is wrong, and what to do."""
+"""Checks of an installation: versions, devices, cores, cache and extras; what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from pathlib import Path
 import platformdirs
 
 from fedprox import __version__
+from fedprox.core.extras import EXTRAS
+from fedprox.core.machine import free_memory, load_average, usable_cores
 
 __all__ = ["Finding", "examine"]
 
-# what each extra of the package is for, by the module that shows it is there
-_EXTRAS = {
-    "flower": ("flwr", "fedprox deploy"),
-    "frames": ("polars", "data frames and Parquet"),
-    "mlflow": ("mlflow", "fedprox run --track mlflow"),
-    "ray": ("ray", "simulation on a Ray cluster"),
-    "report": ("plotly", "fedprox report"),
-    "tensorboard": ("tensorboard", "fedprox run --track tensorboard"),
-    "torch": ("torch", "PyTorch models and solvers"),
-    "tune": ("optuna", "fedprox tune --trials"),
-    "wandb": ("wandb", "fedprox run --track wandb"),
-}
-_NEEDED = ("jax", "jaxlib", "numpy", "safetensors", "pydantic", "typer", "rich", "matplotlib", "pooch")
+_NEEDED = (
+    "jax",
+    "jaxlib",
+    "numpy",
+    "safetensors",
+    "pydantic",
+    "typer",
+    "rich",
+    "matplotlib",
+    "pandas",
+    "plotly",
+    "pooch",
+)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `level` is "ok", "note" (something optional is not there) or "wrong"."""
+    """The result of one check. `level` is "ok", "note" (something optional is missing) or "wrong"."""
 
     what: str
     level: str
@@ -43,7 +45,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything."""
+    """Run all checks."""
     return [_python(), *_packages(), _jax(), _cores(), _cache(), _memory(), _disk(), *_extras()]
 
 
@@ -67,7 +69,7 @@ def _packages() -> list[Finding]:
 
 
 def _jax() -> Finding:
-    """Compile and run a program: what most often does not work is the accelerator's driver."""
+    """Compile and run a program: the most frequent fault is an accelerator's driver."""
     try:
         import jax
 
@@ -81,11 +83,11 @@ def _jax() -> Finding:
 
 
 def _cores() -> Finding:
-    usable, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    text = f"{usable} of {there} cores may be used"
-    load = os.getloadavg()[0]
-    if load > 1.5 * there:
-        remedy = "timings are not to be trusted until it has calmed down"
+    usable, there = usable_cores(), os.cpu_count() or 1
+    text = f"{usable} of {there} cores can be used"
+    load = load_average()
+    if load is not None and load > 1.5 * there:
+        remedy = "timings are unreliable until the load drops"
         return Finding("cores", "note", f"{text}; the machine is busy (load {load:.1f})", remedy)
     return Finding("cores", "ok", text)
 
@@ -104,23 +106,23 @@ def _cache() -> Finding:
 
 
 def _memory() -> Finding:
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
-    return Finding("memory", "ok", f"{free:.1f} GB free")
+    free = free_memory()
+    return Finding("memory", "ok", "this system does not report it" if free is None else f"{free:.1f} GB free")
 
 
 def _disk() -> Finding:
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     if free < 0.5:
-        return Finding("disk", "wrong", f"{free:.2f} GB free in {Path.cwd()}", "make room before a long run")
+        return Finding("disk", "wrong", f"{free:.2f} GB free in {Path.cwd()}", "free disk space before a long run")
     return Finding("disk", "ok", f"{free:.1f} GB free here")
 
 
 def _extras() -> list[Finding]:
     findings = []
-    for extra, (module, purpose) in _EXTRAS.items():
-        if importlib.util.find_spec(module) is None:
-            remedy = f"pip install 'fedprox[{extra}]'"
-            findings.append(Finding(extra, "note", f"not installed ({purpose})", remedy))
+    for name, extra in EXTRAS.items():
+        if importlib.util.find_spec(extra.module) is None:
+            remedy = f"pip install 'fedprox[{name}]'"
+            findings.append(Finding(name, "note", f"not installed ({extra.purpose})", remedy))
         else:
-            findings.append(Finding(extra, "ok", f"installed ({purpose})"))
+            findings.append(Finding(name, "ok", f"installed ({extra.purpose})"))
     return findings

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import equinox as eqx
 import jax
 
 from fedprox.adapters.outputs import Loss, Predict, build_output_model, cross_entropy, label
+from fedprox.core.extras import needs_extra
 from fedprox.core.trees import Tree
 from fedprox.models import Model
+
+with needs_extra("equinox", "`fedprox.adapters.equinox`"):
+    import equinox as eqx
 
 __all__ = ["from_equinox"]
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import flax.linen
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from fedprox.adapters.outputs import Loss, Predict, build_output_model, cross_entropy, label
 from fedprox.core.errors import ConfigError
+from fedprox.core.extras import needs_extra
 from fedprox.core.trees import Tree
 from fedprox.models import Model
+
+with needs_extra("flax", "`fedprox.adapters.flax`"):
+    import flax.linen
+    from flax import nnx
 
 __all__ = ["from_linen", "from_nnx"]
 

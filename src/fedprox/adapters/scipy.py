@@ -12,11 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import scipy.optimize
-
+from fedprox.core.extras import needs_extra
 from fedprox.core.trees import Tree
 from fedprox.solvers.oracle import Oracle, Point, Vector
 from fedprox.solvers.solver import LocalProblem
+
+with needs_extra("scipy", "`fedprox.adapters.scipy`"):
+    import scipy.optimize
 
 __all__ = ["ScipySolver", "scipy_solver"]
 

@@ -23,15 +23,18 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
-from torch import nn
 
 from fedprox.core.errors import ConfigError
+from fedprox.core.extras import needs_extra
 from fedprox.core.trees import Tree, to_numpy
 from fedprox.models import Model
 from fedprox.solvers.python_callable import solver_key
 from fedprox.solvers.solver import LocalProblem
 from fedprox.solvers.stepwise import Target
+
+with needs_extra("torch", "`fedprox.adapters.torch`"):
+    import torch
+    from torch import nn
 
 __all__ = ["TorchSolver", "from_torch"]
 

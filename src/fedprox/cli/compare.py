@@ -22,7 +22,6 @@ from fedprox.cli.app import (
 )
 
 if TYPE_CHECKING:
-    from fedprox.experiments.compare import Comparison
     from fedprox.experiments.suite import Suite
     from fedprox.runs.curve_axis import Axis
 
@@ -39,52 +38,59 @@ def compare(
             "-m",
             "--method",
             metavar="NAME[:KEY=VALUE,…]",
-            help="What to compare; repeat it. By default what CONFIG lists, or fedavg, fedprox:mu=0 and fedprox:mu=1.",
+            help="A method to compare; repeatable. Default: those of CONFIG, or fedavg, fedprox:mu=0 and fedprox:mu=1.",
         ),
     ] = None,
     set_: Overrides = [],  # noqa: B006 - as above
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="How many seeds, starting at the config's. By default what CONFIG says, or 1."),
+        typer.Option(min=1, help="How many seeds, starting at the config's. By default CONFIG's number, or 1."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder for runs, table and picture.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for runs, table, picture and report.")] = None,
     workers: Annotated[
         int, typer.Option(min=0, help="How many cores; 0 takes all. On Ray, how many runs at a time; 0 is one.")
     ] = 0,
     x: Annotated[
         str, typer.Option("--x", metavar="AXIS", help="Compare over rounds, over seconds (on the clock) or over bytes.")
     ] = "rounds",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the comparison in --out.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run several methods on the same draws and show the difference.
+    """Run several methods on the same draws and show the difference: a table, a picture and a report.
+
+    An interrupted comparison continues with --resume: complete runs are left alone, the others resume.
 
     Example: fedprox compare synthetic-1-1 -m fedavg -m fedprox:mu=1 -s devices.stragglers=0.9 --seeds 5
     """
     from fedprox.config import with_overrides
     from fedprox.config.recipes import load_settings
+    from fedprox.core.errors import ConfigError
     from fedprox.experiments.compare import check_axis
     from fedprox.experiments.suite import read_suite
     from fedprox.runs.curve_axis import find_axis
 
+    if resume and out is None:
+        raise ConfigError("`--out` must be given with --resume: the folder of the comparison to continue")
     settings, suite = read_suite(with_overrides(load_settings(config), set_))
     suite = replace(suite, methods=tuple(method or suite.methods), seeds=seeds or suite.seeds)
     axis = find_axis(x)
     check_axis(settings, suite.methods, axis)
     folder = out or next_folder(f"compare-{Path(config).stem}")
     if suite.stragglers:
-        _run_suite(settings, suite, folder, workers, axis, as_json, title=config)
+        _run_suite(settings, suite, folder, workers, axis, as_json, title=config, resume=resume)
     else:
-        _compare(settings, list(suite.methods), suite.seeds, folder, workers, axis, as_json, title=config)
+        methods = list(suite.methods)
+        _compare(settings, methods, suite.seeds, folder, workers, axis, as_json, title=config, resume=resume)
 
 
 @app.command()
 @answers_errors
 def demo(
-    out: Annotated[Path | None, typer.Option(help="The folder for runs, table and picture.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for runs, table, picture and report.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 200,
     as_json: Json = False,
 ) -> None:
-    """See FedAvg and FedProx differ on Synthetic(1,1) with 90% stragglers.
+    """Compare FedAvg and FedProx on Synthetic(1,1) with 90% stragglers.
 
     Example: fedprox demo
     """
@@ -107,9 +113,12 @@ def _compare(
     axis: Axis,
     as_json: bool,
     title: str,
+    resume: bool = False,
 ) -> None:
     from fedprox.experiments.compare import compare
     from fedprox.experiments.scheduler import Event
+    from fedprox.report import write_report
+    from fedprox.report.plot import curves, save_picture
     from fedprox.report.terminal import RunBars
 
     with RunBars(error_console()) as bars:
@@ -118,13 +127,14 @@ def _compare(
             name = f"{event.job.name}, seed {event.job.config.seed}" if seeds > 1 else event.job.name
             bars.show(name, event.round, event.job.config.rounds, event.metrics)
 
-        comparison = compare(settings, methods, seeds=seeds, out=folder, workers=workers, on_event=show)
-    picture = _draw(comparison, folder, title, axis)
+        comparison = compare(settings, methods, seeds=seeds, out=folder, workers=workers, resume=resume, on_event=show)
+    picture = save_picture(curves(comparison.histories, title, axis), folder)
+    page = write_report([folder], folder / "report.html", title)
     table = comparison.table()
     (folder / "table.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     along = {} if axis.name == "rounds" else {"along": comparison.along(axis)}
     if as_json:
-        say_json({"out": str(folder), "picture": str(picture), "table": table, **along})
+        say_json({"out": str(folder), "picture": str(picture), "report": str(page), "table": table, **along})
         return
     from fedprox.report.terminal import along_table, comparison_table
 
@@ -132,15 +142,24 @@ def _compare(
     if along:
         typer.echo("")
         output_console().print(along_table(along["along"]))
-    typer.echo(f"\n{comparison.verdict()}\npicture: {picture}\nrun folders: {folder}")
+    typer.echo(f"\n{comparison.verdict()}\n")
+    _say_where(folder, picture, page)
 
 
 def _run_suite(
-    settings: dict[str, Any], suite: Suite, folder: Path, workers: int, axis: Axis, as_json: bool, title: str
+    settings: dict[str, Any],
+    suite: Suite,
+    folder: Path,
+    workers: int,
+    axis: Axis,
+    as_json: bool,
+    title: str,
+    resume: bool,
 ) -> None:
     from fedprox.experiments.scheduler import Event
     from fedprox.experiments.suite import run_suite, suite_table
-    from fedprox.report.plot import save, suite_curves
+    from fedprox.report import write_report
+    from fedprox.report.plot import save_picture, suite_curves
     from fedprox.report.terminal import RunBars, comparison_table
 
     with RunBars(error_console()) as bars:
@@ -150,22 +169,22 @@ def _run_suite(
             name = f"{event.job.name}, {config.devices.stragglers:.0%} stragglers, seed {config.seed}"
             bars.show(name, event.round, config.rounds, event.metrics)
 
-        comparisons = run_suite(settings, suite, out=folder, workers=workers, on_event=show)
+        comparisons = run_suite(settings, suite, out=folder, workers=workers, resume=resume, on_event=show)
     histories = {share: one.histories for share, one in comparisons.items()}
-    picture = save(suite_curves(histories, title, axis), folder / "comparison.png")
+    picture = save_picture(suite_curves(histories, title, axis), folder)
+    page = write_report([folder], folder / "report.html", title)
     table = suite_table(comparisons)
     (folder / "table.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     if as_json:
-        say_json({"out": str(folder), "picture": str(picture), "table": table})
+        say_json({"out": str(folder), "picture": str(picture), "report": str(page), "table": table})
         return
     for share, one in comparisons.items():
         typer.echo(f"{share:.0%} stragglers")
         output_console().print(comparison_table(one.table()))
         typer.echo(f"{one.verdict()}\n")
-    typer.echo(f"picture: {picture}\nrun folders: {folder}")
+    _say_where(folder, picture, page)
 
 
-def _draw(comparison: Comparison, folder: Path, title: str, axis: Axis) -> Path:
-    from fedprox.report.plot import curves, save
-
-    return save(curves(comparison.histories, title, axis), folder / "comparison.png")
+def _say_where(folder: Path, picture: Path, page: Path) -> None:
+    typer.echo(f"picture: {picture} (and .pdf)\nreport: {page}\nrun folders: {folder}")
+    typer.echo(f"\nOpen the report in a browser: python -m webbrowser {page.resolve().as_uri()}")

@@ -16,9 +16,9 @@ _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "wrong": "[red]wrong[
 @app.command()
 @answers_errors
 def doctor(as_json: Json = False) -> None:
-    """Look whether everything is in place, and say how to put right what is not.
+    """Check the installation and say how to fix what is wrong.
 
-    The exit code is 1 when something is wrong; extras that are not installed are only noted.
+    The exit code is 1 when a check fails; missing extras are only noted.
 
     Example: fedprox doctor
     """
@@ -37,5 +37,6 @@ def doctor(as_json: Json = False) -> None:
             remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
             table.add_row(finding.what, _MARKS[finding.level], escape(finding.text + remedy))
         output_console().print(table)
-        typer.echo("\neverything needed is in place" if not wrong else f"\n{len(wrong)} things are wrong")
+        problems = f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''} found" if wrong else "no problems found"
+        typer.echo(f"\n{problems}")
     raise typer.Exit(1 if wrong else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,10 +82,11 @@ def paper(
 
 
 def _list(setting: Setting, workers: int, as_json: bool) -> None:
+    from fedprox.core.machine import usable_cores
     from fedprox.paper.make import overview
     from fedprox.paper.remaining import duration
 
-    cores = workers or len(os.sched_getaffinity(0))
+    cores = workers or usable_cores()
     rows = overview(setting)
     if as_json:
         say_json({"scale": setting.scale.name, "out": str(setting.out), "experiments": rows})
@@ -110,7 +110,9 @@ class _Bar:
     def __init__(self, setting: Setting, workers: int) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._setting, self._cores = setting, workers or len(os.sched_getaffinity(0))
+        from fedprox.core.machine import usable_cores
+
+        self._setting, self._cores = setting, workers or usable_cores()
         self._console = error_console()
         self._progress = Progress(
             BarColumn(bar_width=40),

@@ -14,8 +14,9 @@ from contextvars import ContextVar
 from typing import Any
 
 import jax
-import platformdirs
 from jax.experimental.xla_metadata import set_xla_metadata
+
+from fedprox.core.cache import cache_folder
 
 __all__ = [
     "SMALL",
@@ -130,8 +131,8 @@ def prepare() -> None:
     """
     _keep_memory()
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
-        jax.config.update("jax_compilation_cache_dir", str(platformdirs.user_cache_path("fedprox") / "xla"))
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None and (folder := cache_folder()) is not None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
@@ -143,7 +144,7 @@ def _keep_memory() -> None:
     arithmetic on them. GNU's library alone can be asked; others are left as they are.
     """
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(OSError, AttributeError, TypeError):
             adjust = ctypes.CDLL(None).mallopt
             adjust(_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
             adjust(_TRIM_THRESHOLD, 512 << 20)

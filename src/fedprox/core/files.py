@@ -17,6 +17,8 @@ from fedprox.core.errors import RunFolderError
 
 __all__ = ["json_line", "read_tensors", "write_atomically", "write_tensors"]
 
+_IS_WINDOWS = os.name == "nt"
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace `path` by `content`; whoever reads it, or a crash at any moment, sees the old file or the new one."""
@@ -30,9 +32,16 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    _flush_folder(path.parent)
+
+
+def _flush_folder(path: Path) -> None:
+    """Flush the rename itself; Windows opens no folders, and needs no such thing."""
+    if _IS_WINDOWS:
+        return
+    folder = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the rename itself
+        os.fsync(folder)
     finally:
         os.close(folder)
 

@@ -8,7 +8,6 @@ two percent of its time.
 from __future__ import annotations
 
 import atexit
-import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +17,8 @@ from itertools import chain, islice
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any, TypeVar
+
+from fedprox.core.machine import usable_cores
 
 __all__ = ["Workers"]
 
@@ -30,7 +31,7 @@ class Workers:
     """The thread that asks and its helpers."""
 
     def __init__(self, count: int = 0) -> None:
-        self.count = count or len(os.sched_getaffinity(0))
+        self.count = count or usable_cores()
         self._jobs: Jobs = SimpleQueue()
         self._helpers = [_Helper(self._jobs) for _ in range(1, self.count)]
         self._dismiss = weakref.finalize(self, _dismiss, self._jobs, len(self._helpers))

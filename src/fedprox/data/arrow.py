@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.errors import ConfigError, DataError
+from fedprox.core.errors import DataError
+from fedprox.core.extras import needs_extra
 from fedprox.population import Population
 
 __all__ = ["read_arrow"]
@@ -22,12 +23,10 @@ _NAMED = ("x", "y", "device", "test")
 
 def read_arrow(path: str | Path, seed: int = 0) -> Population:
     """Read a Parquet file or an Arrow (Feather) file into a population."""
-    try:
+    with needs_extra("arrow", "`data.name` = 'arrow'"):
         import pyarrow
         import pyarrow.feather
         import pyarrow.parquet
-    except ImportError:
-        raise ConfigError("data.name = 'arrow' needs pyarrow: pip install 'fedprox[arrow]'") from None
     file = Path(path)
     try:
         with file.open("rb") as content:

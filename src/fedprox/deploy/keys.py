@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedprox.core.errors import ConfigError
+from fedprox.core.extras import needs_extra
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -34,8 +35,9 @@ def write_keys(folder: Path, *, nodes: int, hosts: Sequence[str] = ("localhost",
       hosts: the names and addresses under which nodes reach the server.
       days: how long the certificates are valid.
     """
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
+    with needs_extra("flower", "`fedprox deploy keys`"):  # Flower brings the package cryptography
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"the folder for keys must be empty or not there yet; got {folder}")

@@ -26,7 +26,6 @@ def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"the folder of a new app must be empty or not there yet; got {folder}")
     app = folder / "federation"
-    app.mkdir(parents=True)
     values = {
         "dependency": _DEPENDENCY[framework],
         "devices": str(devices),
@@ -42,8 +41,12 @@ def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 
             for part in ("task", "client_app", "server_app")
         },
     }
-    for path, text in contents.items():
-        path.write_text(text, encoding="utf-8")
+    try:
+        app.mkdir(parents=True)
+        for path, text in contents.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the new app cannot be written to {folder}: {error.strerror}") from None
     return list(contents)
 
 

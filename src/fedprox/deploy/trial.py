@@ -20,7 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedprox.core.errors import ConfigError, RunError
+from fedprox.core.errors import RunError
+from fedprox.core.extras import MissingExtraError
 from fedprox.deploy.keys import write_keys
 from fedprox.runs.folder import is_running
 
@@ -40,7 +41,7 @@ class Trial:
 
     def __init__(self, folder: Path, nodes: int, *, secure: bool = True) -> None:
         if shutil.which("flower-superlink", path=_path()) is None:
-            raise ConfigError("a trial needs Flower, which is not installed: pip install 'fedprox[flower]'")
+            raise MissingExtraError("`fedprox deploy trial`", "flower")
         self.folder, self.nodes, self.secure = folder.absolute(), nodes, secure
         self.keys = self.folder / "keys"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}

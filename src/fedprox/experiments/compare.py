@@ -12,9 +12,10 @@ from typing import Any
 
 from fedprox.config import METHOD_KEYS, Config, with_overrides
 from fedprox.core.errors import ConfigError, FedProxError, RunError, input_error
-from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
+from fedprox.experiments.scheduler import Ended, Event, Job
+from fedprox.experiments.unfinished import run_unfinished
 from fedprox.runs.curve_axis import SECONDS, Axis, common_end, common_loss, first_at, value_at
-from fedprox.runs.folder import check_empty, read_history
+from fedprox.runs.folder import check_continues, check_empty, read_history
 from fedprox.runs.history import History
 
 __all__ = ["Comparison", "Variant", "check_apart", "check_axis", "collect", "compare", "failure", "plan", "variant"]
@@ -76,11 +77,17 @@ class Comparison:
         if not rows:
             return "No method ended with a finite loss."
         if measure == "train_loss":
+            words, form = "the lowest training loss", "{:.4f}"
             best, *others = sorted(rows, key=lambda row: float(row[measure]))
-            return f"{best['method']} ends with the lowest training loss, {best[measure]:.4f}."
-        best, *others = sorted(rows, key=lambda row: -float(row[measure]))
-        text = f"{best['method']} ends with the highest test accuracy, {100 * best[measure]:.1f}%"
-        if others:
+        else:
+            words, form = "the highest test accuracy", "{:.1%}"
+            best, *others = sorted(rows, key=lambda row: -float(row[measure]))
+        value = form.format(best[measure])
+        tied = [row["method"] for row in others if form.format(row[measure]) == value]
+        if tied:
+            return f"{', '.join([best['method'], *tied[:-1]])} and {tied[-1]} are tied at {words}, {value}."
+        text = f"{best['method']} ends with {words}, {value}"
+        if others and measure == "test_accuracy":
             ahead = ", ".join(
                 f"{100 * (best[measure] - row[measure]):.1f} points ahead of {row['method']}" for row in others
             )
@@ -105,15 +112,24 @@ def variant(text: str) -> Variant:
     return Variant(label, tuple(overrides))
 
 
-def plan(settings: Mapping[str, Any], variants: Sequence[Variant], seeds: int, out: Path) -> list[Job]:
-    """Return one job for each variant and seed; every config is checked before anything runs."""
-    check_empty(out)
+def plan(
+    settings: Mapping[str, Any], variants: Sequence[Variant], seeds: int, out: Path, *, resume: bool = False
+) -> list[Job]:
+    """Return one job for each variant and seed; every config is checked before anything runs.
+
+    With `resume` the folder may hold runs of the same configs, which are continued; otherwise it must be empty.
+    """
+    if not resume:
+        check_empty(out)
     jobs = []
     for chosen in variants:
         own = _config(settings, chosen)
         for offset in range(seeds):
             config = own.model_copy(update={"seed": own.seed + offset})
-            jobs.append(Job(chosen.label, config, out / _folder_name(chosen.label) / f"seed-{config.seed}"))
+            folder = out / _folder_name(chosen.label) / f"seed-{config.seed}"
+            if resume:
+                check_continues(folder, config)
+            jobs.append(Job(chosen.label, config, folder, resume=resume))
     check_apart(jobs)
     return jobs
 
@@ -136,11 +152,15 @@ def compare(
     seeds: int = 1,
     out: str | Path,
     workers: int = 0,
+    resume: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Comparison:
-    """Run `methods` (as `variant` reads them) on the plan that `settings` describe, and write run folders to `out`."""
-    jobs = plan(settings, [variant(text) for text in methods], seeds, Path(out))
-    return collect(run_jobs(jobs, workers=workers, on_event=on_event))
+    """Run `methods` (as `variant` reads them) on the plan that `settings` describe, and write run folders to `out`.
+
+    With `resume`, complete runs in `out` are left alone and interrupted ones continue from their checkpoints.
+    """
+    jobs = plan(settings, [variant(text) for text in methods], seeds, Path(out), resume=resume)
+    return collect(run_unfinished(jobs, workers=workers, on_event=on_event))
 
 
 def check_axis(settings: Mapping[str, Any], methods: Sequence[str], axis: Axis) -> None:

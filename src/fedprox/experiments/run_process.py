@@ -17,10 +17,12 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator
 from typing import IO, Any
 
 from fedprox.config import Config
+from fedprox.core.cache import CacheWarning
 from fedprox.core.errors import FedProxError
 from fedprox.core.files import json_line
 from fedprox.core.signals import StopOnSignal
@@ -34,6 +36,7 @@ def main() -> None:
     """Serve jobs until standard input ends."""
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else prints must not end up between the answers
+    warnings.simplefilter("ignore", CacheWarning)  # the scheduler has said it once
     requests = _Requests()
     with StopOnSignal(signal.SIGTERM) as stop:
         for job in requests:

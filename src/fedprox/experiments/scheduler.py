@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedprox.config import Config
+from fedprox.core.cache import cache_folder
+from fedprox.core.machine import usable_cores
 from fedprox.core.signals import exits_on_termination
 
 __all__ = ["Ended", "Event", "Job", "run_jobs"]
@@ -86,7 +88,9 @@ def run_jobs(
     interrupt or a termination asks the running jobs to stop after their round, with a checkpoint; a second one does
     not wait for them.
     """
-    cores = workers or len(os.sched_getaffinity(0))
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        cache_folder()  # where it cannot be written, it is said here once, not by every process
+    cores = workers or usable_cores()
     one_by_one = not workers and any(_on_ray(job) for job in jobs)
     processes = min(1 if one_by_one else cores, len(jobs))
     threads_each = max(1, cores // max(processes, 1))

@@ -18,7 +18,8 @@ from typing import Any
 from fedprox.config import with_overrides
 from fedprox.core.errors import ConfigError, nearest
 from fedprox.experiments.compare import Comparison, check_apart, collect, plan, variant
-from fedprox.experiments.scheduler import Event, run_jobs
+from fedprox.experiments.scheduler import Event
+from fedprox.experiments.unfinished import run_unfinished
 
 __all__ = ["Suite", "read_suite", "run_suite", "suite_table"]
 
@@ -69,6 +70,7 @@ def run_suite(
     *,
     out: str | Path,
     workers: int = 0,
+    resume: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> dict[float, Comparison]:
     """Run all comparisons of a suite, as one list of jobs; return them by share of stragglers."""
@@ -76,9 +78,9 @@ def run_suite(
     jobs, count = [], len(variants) * suite.seeds
     for share in suite.stragglers:
         shared = with_overrides(settings, [f"devices.stragglers={float(share)}"])
-        jobs += plan(shared, variants, suite.seeds, Path(out) / f"stragglers-{share:g}")
+        jobs += plan(shared, variants, suite.seeds, Path(out) / f"stragglers-{share:g}", resume=resume)
     check_apart(jobs)
-    ended = run_jobs(jobs, workers=workers, on_event=on_event)
+    ended = run_unfinished(jobs, workers=workers, on_event=on_event)
     return {share: collect(ended[index * count : (index + 1) * count]) for index, share in enumerate(suite.stragglers)}
 
 

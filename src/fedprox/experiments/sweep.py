@@ -17,7 +17,8 @@ from fedprox.config import Config, with_overrides
 from fedprox.core.errors import ConfigError, RunError
 from fedprox.experiments.compare import Comparison, check_apart, failure
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
-from fedprox.runs.folder import check_continues, read_summary
+from fedprox.experiments.unfinished import is_complete
+from fedprox.runs.folder import check_continues
 from fedprox.runs.reader import load_run
 from fedprox.runs.seed_groups import group_runs
 
@@ -113,18 +114,11 @@ def sweep(
 
 def run_grid(jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event], None] = lambda event: None) -> Sweep:
     """Run the jobs that are not complete yet."""
-    todo = [job for job in jobs if not _is_complete(job)]
+    todo = [job for job in jobs if not is_complete(job)]
     ended = run_jobs(todo, workers=workers, on_event=on_event)
     failed = [end for end in ended if end.error is not None]
     lost = {end.job.out for end in failed}
     return Sweep([job.out for job in jobs if job.out not in lost], failed, len(jobs) - len(todo))
-
-
-def _is_complete(job: Job) -> bool:
-    summary = read_summary(job.out)
-    if summary is None:
-        return False
-    return summary["ended"] in ("converged", "diverged") or summary["rounds"] >= job.config.rounds
 
 
 def _worse_to_the_end(row: Mapping[str, Any]) -> tuple[bool, float, float]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fedprox.config import Config, with_overrides
-from fedprox.core.errors import FedProxError, RunError
+from fedprox.core.errors import RunError
+from fedprox.core.extras import needs_extra
 from fedprox.experiments.compare import failure
 from fedprox.experiments.scheduler import Event
 from fedprox.experiments.sweep import Axis, grid, run_grid
@@ -134,10 +135,8 @@ def _suggested(
     key: str, trials: int, limits: tuple[float, float], score_values: Callable[[Iterable[float]], dict[float, float]]
 ) -> dict[float, float]:
     """Let Optuna's sampler suggest values, a few at a time, and tell it how they did."""
-    try:
+    with needs_extra("tune", "`--trials`"):
         import optuna
-    except ImportError:
-        raise FedProxError("`--trials` needs Optuna; install it with: pip install 'fedprox[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space: dict[str, optuna.distributions.BaseDistribution] = {
         key: optuna.distributions.FloatDistribution(*limits, log=True)

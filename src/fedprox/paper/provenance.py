@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ import matplotlib
 import numpy as np
 
 from fedprox import __version__
+from fedprox.core.machine import usable_cores
 from fedprox.paper.runs import Setting, config_hash
 from fedprox.runs.reader import SavedRun
 
@@ -72,7 +72,7 @@ def machine() -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "backend": jax.default_backend(),
     }
 

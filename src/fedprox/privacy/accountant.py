@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.config import Config
-from fedprox.core.errors import FedProxError
+from fedprox.core.extras import needs_extra
 
 __all__ = ["Accountant", "build_accountant", "load_dp_accounting"]
 
@@ -91,10 +91,6 @@ def _one_round(devices: int, per_round: int, noise: float) -> tuple[NDArray[np.f
 
 def load_dp_accounting() -> ModuleType:
     """Import dp-accounting, or say how to install it."""
-    try:
+    with needs_extra("privacy", "`privacy.noise_multiplier`"):
         import dp_accounting
-    except ImportError:
-        raise FedProxError(
-            "`privacy.noise_multiplier` needs dp-accounting; install it with: pip install 'fedprox[privacy]'"
-        ) from None
     return dp_accounting

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedprox.core.errors import RunFolderError
 from fedprox.core.files import write_atomically
+from fedprox.report.experiment_line import experiment_line
 from fedprox.report.figures import Figure, axis_figures, curve_figures, fairness_figure, fairness_rows, time_figure
 from fedprox.report.page import page, table
 from fedprox.report.participation import participation
@@ -44,8 +45,9 @@ def report(groups: Sequence[Group], title: str) -> str:
     reach = reach_figure(reaches)
     work = participation(groups)
     sections = [
+        f'<p class="note">{html.escape(experiment_line(groups))}</p>',
         '<div class="verdict">' + "".join(f"<p>{html.escape(text)}</p>" for text in verdict(groups)) + "</div>",
-        _curves_section(curves),
+        _curves_section(curves, bands=any(len(group.runs) > 1 for group in groups)),
         _over_section(over),
         _participation_section(work),
         reach_section(reaches, _grid(_card(reach, wide=True)) if reach else ""),
@@ -63,14 +65,17 @@ def _title(paths: Sequence[str | Path]) -> str:
     return "fedprox report: " + ", ".join(names[:4]) + (" and others" if len(names) > 4 else "")
 
 
-def _curves_section(curves: list[Figure]) -> str:
-    return "<h2>Over the rounds</h2>" + _grid(*(_card(figure) for figure in curves))
+def _curves_section(curves: list[Figure], bands: bool) -> str:
+    note = '<p class="note">Bands: one standard deviation over seeds on either side of the mean.</p>' if bands else ""
+    return "<h2>Over the rounds</h2>" + note + _grid(*(_card(figure) for figure in curves))
 
 
 def _over_section(figures: list[Figure]) -> str:
     if not figures:
         return ""
-    return "<h2>Over simulated time and bytes</h2>" + _grid(*(_card(figure) for figure in figures))
+    names = {"seconds": "simulated time", "bytes": "bytes sent"}
+    over = [words for name, words in names.items() if any(figure["name"].endswith(name) for figure in figures)]
+    return f"<h2>Over {' and '.join(over)}</h2>" + _grid(*(_card(figure) for figure in figures))
 
 
 def _participation_section(work: list[dict[str, Any]]) -> str:

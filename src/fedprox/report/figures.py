@@ -1,4 +1,4 @@
-"""The pictures of a report, as Plotly figures in plain dicts (data and layout without colours of the page)."""
+"""The figures of a report, as Plotly figures in plain dicts (data and layout without the colours of the page)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Figure = dict[str, Any]
 
 # Okabe and Ito's colours, told apart by colour-blind readers, without the two that vanish on white or black.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")
-_DASHES = ("solid", "dash", "dot", "dashdot")
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _MOST_POINTS = 1500  # per curve; more cannot be seen
 
 _CURVES = (
@@ -176,7 +176,7 @@ def _curve(
 def style(index: int, label: str) -> Figure:
     """Return what tells the curve of one group from another: name, colour and dashes."""
     name = html.escape(label)  # Plotly reads names as simple HTML
-    dash = _DASHES[index // len(_COLOURS) % len(_DASHES)]
+    dash = _DASHES[index % len(_DASHES)]  # so that curves also differ without colours
     return {
         "type": "scatter",
         "mode": "lines",
@@ -188,8 +188,11 @@ def style(index: int, label: str) -> Figure:
 
 def _figure(name: str, title: str, traces: list[Figure], x: str, unit: str) -> Figure:
     layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {}}
+    if x == "round":
+        last = max((trace["x"][-1] for trace in traces if trace.get("x") and "fill" not in trace), default=0)
+        layout["xaxis"] |= {"tickformat": "d"} | ({"dtick": 1} if last <= 10 else {})  # whole rounds only
     if unit == "accuracy":
-        layout["yaxis"]["tickformat"] = ".0%"
+        layout["yaxis"] |= {"tickformat": ".0%", "autorangeoptions": {"clipmax": 1}}
     if unit == "s":
         layout["yaxis"] = {"title": {"text": "seconds"}, "rangemode": "tozero"}
     return {"name": name, "title": title, "data": traces, "layout": layout}

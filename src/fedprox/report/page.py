@@ -16,7 +16,6 @@ from string import Template
 from typing import Any
 
 from fedprox import __version__
-from fedprox.core.errors import FedProxError
 
 __all__ = ["page", "table"]
 
@@ -52,9 +51,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequen
 
 
 def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise FedProxError("a report needs Plotly; install it with: pip install 'fedprox[report]'") from None
+    from plotly.offline import get_plotlyjs
+
     script: str = get_plotlyjs()
     return script

@@ -1,4 +1,7 @@
-"""Pictures of runs: training loss and test accuracy over rounds, simulated seconds or bytes."""
+"""Pictures of runs: training loss and test accuracy over rounds, simulated seconds or bytes.
+
+Curves differ in colour and in line style, so that a picture also reads in print without colours.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,40 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fedprox.core.errors import RunFolderError
 from fedprox.runs.curve_axis import ROUNDS, Axis, on_axis
 from fedprox.runs.history import History
 
-__all__ = ["curves", "save", "suite_curves"]
+__all__ = ["curves", "save", "save_picture", "suite_curves"]
 
 _PANELS = (("train_loss", "training loss"), ("test_accuracy", "test accuracy"))
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")  # Okabe and Ito
+_LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 3)))
 
 
 def curves(histories: Mapping[str, Sequence[History]], title: str = "", axis: Axis = ROUNDS) -> Figure:
-    """Draw each variant's mean over seeds, with a band of one standard deviation where there are several."""
+    """Plot each variant's mean over seeds, with a band of one standard deviation where there are several."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     for axes, (name, label) in zip(figure.subplots(1, 2), _PANELS, strict=True):
-        _draw(axes, histories, name, axis, band=True)
+        _plot(axes, histories, name, axis, band=True)
         axes.set_xlabel(axis.label)
         axes.set_ylabel(label)
-    figure.axes[0].legend(frameon=False)
+    figure.axes[0].legend(frameon=False, handlelength=3)
     if title:
         figure.suptitle(title)
+    seeds = max((len(runs) for runs in histories.values()), default=1)
+    if seeds > 1:
+        note = f"lines: mean over {seeds} seeds; bands: one standard deviation on either side"
+        figure.supxlabel(note, x=0.995, ha="right", fontsize=7, color="0.35")
     return figure
 
 
 def suite_curves(
     suite: Mapping[float, Mapping[str, Sequence[History]]], title: str = "", axis: Axis = ROUNDS
 ) -> Figure:
-    """Draw the means over seeds of a suite: a column for each share of stragglers, one legend for all.
+    """Plot the means over seeds of a suite: a column for each share of stragglers, one legend for all.
 
     Losses above twice the initial one are cut off, so that a method that diverges does not hide the others.
     """
@@ -41,7 +52,7 @@ def suite_curves(
     panels = figure.subplots(2, len(suite), sharex=True, sharey="row", squeeze=False)
     for row, (name, label) in zip(panels, _PANELS, strict=True):
         for axes, (share, histories) in zip(row, suite.items(), strict=True):
-            _draw(axes, histories, name, axis, band=False)
+            _plot(axes, histories, name, axis, band=False)
             axes.set_title(f"{share:.0%} stragglers", fontsize=10)
         row[0].set_ylabel(label)
     for axes in panels[-1]:
@@ -57,19 +68,34 @@ def suite_curves(
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
-    """Write a picture; the ending of the name says in which format."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=dpi)
+    """Write a picture in the format that the ending of its name gives."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi)
+    except OSError as error:
+        raise RunFolderError(f"picture {path} cannot be written: {error.strerror}") from None
     return path
 
 
-def _draw(axes: Any, histories: Mapping[str, Sequence[History]], name: str, axis: Axis, *, band: bool) -> None:
+def save_picture(figure: Figure, folder: Path, name: str = "comparison") -> Path:
+    """Write a picture as PNG, to look at, and as PDF, to print; return the PNG."""
+    save(figure, folder / f"{name}.pdf")
+    return save(figure, folder / f"{name}.png")
+
+
+def _plot(axes: Any, histories: Mapping[str, Sequence[History]], name: str, axis: Axis, *, band: bool) -> None:
     for number, (variant, runs) in enumerate(histories.items()):
         x, values = on_axis(runs, axis, name)  # (points,), (seeds, points)
         mean = values.mean(axis=0)
-        (line,) = axes.plot(x, mean, label=variant, color=f"C{number % 10}", linewidth=1.6)
+        colour, line = _COLOURS[number % len(_COLOURS)], _LINES[number % len(_LINES)]
+        axes.plot(x, mean, label=variant, color=colour, linestyle=line, linewidth=1.6)
         if band and len(runs) > 1:
             spread = values.std(axis=0, ddof=1)
-            axes.fill_between(x, mean - spread, mean + spread, color=line.get_color(), alpha=0.2, linewidth=0)
+            axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+    if axis == ROUNDS:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if name.endswith("accuracy"):
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))

@@ -28,16 +28,32 @@ def _best(groups: Sequence[Group]) -> list[str]:
     first = f"{best.label} {ends} with the {words}, {_value(best, measure)}"
     if len(groups) == 1:
         first = f"{best.label}: {_value(best, measure)} {words.split(' ', 1)[1]} at round {best.runs[0].last['round']}"
-    if others:
-        first += ": " + "; ".join(_ahead(best, other, measure) for other in others)
+    tied = [other for other in others if _is_tied(best, other, measure)]
+    if tied:
+        names = [best.label, *(other.label for other in tied)]
+        verb = "end tied" if ends == "ends" else "are tied"
+        first = f"{', '.join(names[:-1])} and {names[-1]} {verb} at the {words}, {_value(best, measure)}"
+    behind = [other for other in others if other not in tied]
+    if behind:
+        first += ": " + "; ".join(_ahead(best, other, measure) for other in behind)
     sentences = [first + "."]
     losses = [group for group in groups if not math.isnan(group.final("train_loss")[0])]
     if has_test and losses:
         lowest = min(losses, key=lambda group: group.final("train_loss")[0])
-        verb = "also has" if lowest is best else "has"
+        if any(group is not lowest and _is_tied(lowest, group, "train_loss") for group in losses):
+            return sentences
+        verb = "also has" if lowest is best and not tied else "has"
         lead = f"{lowest.label} {verb} the lowest training loss" if len(groups) > 1 else "The training loss is"
         sentences.append(f"{lead}{',' if len(groups) > 1 else ''} {_value(lowest, 'train_loss')}.")
     return sentences
+
+
+def _is_tied(best: Group, other: Group, measure: str) -> bool:
+    """Return whether two means are the same in the digits that are shown."""
+    form = ".1f" if measure == "test_accuracy" else ".4f"
+    factor = 100 if measure == "test_accuracy" else 1
+    mine, its = (format(factor * group.final(measure)[0], form) for group in (best, other))
+    return mine == its
 
 
 def _ahead(best: Group, other: Group, measure: str) -> str:

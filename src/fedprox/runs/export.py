@@ -67,12 +67,7 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _parquet(rows: History) -> bytes:
-    try:
-        frame = rows.to_polars()
-    except ImportError:
-        raise FedProxError(
-            "Parquet needs polars; install it with: pip install 'fedprox[frames]', or take --format csv"
-        ) from None
+    frame = rows.to_polars()
     buffer = io.BytesIO()
     frame.write_parquet(buffer)
     return buffer.getvalue()

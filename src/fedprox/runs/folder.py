@@ -14,7 +14,6 @@ it ends. After a crash the folder is brought back to its last checkpoint, and th
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -25,6 +24,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from fedprox.core.locks import is_locked, try_lock
 from fedprox.config import Config
 from fedprox.core.errors import RunFolderError
 from fedprox.core.files import json_line, read_tensors, write_atomically, write_tensors
@@ -157,14 +157,7 @@ def read_summary(path: str | Path) -> dict[str, Any] | None:
 
 def is_running(path: str | Path) -> bool:
     """Return whether a process is writing the run folder."""
-    try:
-        with (Path(path) / "checkpoint" / "lock").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return is_locked(Path(path) / "checkpoint" / "lock")
 
 
 def check_continues(path: Path, config: Config) -> None:
@@ -225,12 +218,9 @@ def check_empty(path: Path) -> None:
 def _lock(path: Path) -> IO[bytes]:
     file = (path / "checkpoint" / "lock").open("ab")
     for _ in range(5):  # someone may be asking `is_running` just now
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.02)
-        else:
+        if try_lock(file):
             return file
+        time.sleep(0.02)
     file.close()
     raise RunFolderError(f"{path} is being written by another process")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from fedprox.core.extras import needs_extra
+
 if TYPE_CHECKING:
     import pandas
     import polars
@@ -48,13 +50,13 @@ class History(Sequence[Record]):
         return [row.get(name) for row in self._rows]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a pandas frame, one line per row (needs pandas)."""
+        """Return a pandas frame, one line per row."""
         import pandas
 
         return pandas.DataFrame(self._rows)
 
     def to_polars(self) -> polars.DataFrame:
         """Return a polars frame, one line per row (needs polars)."""
-        import polars
-
+        with needs_extra("frames", "`history.to_polars()`"):
+            import polars
         return polars.DataFrame(self._rows, infer_schema_length=None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,7 +65,7 @@ def group_runs(runs: Iterable[SavedRun]) -> list[Group]:
         while any(run.seed == other.seed for other in gathered.get((experiment, copy), [])):
             copy += 1
         gathered.setdefault((experiment, copy), []).append(run)
-    names = labels([group[0].config for group in gathered.values()])
+    names = _told_apart(labels([group[0].config for group in gathered.values()]), list(gathered.values()))
     return [Group(name, tuple(group)) for name, group in zip(names, gathered.values(), strict=True)]
 
 
@@ -85,10 +87,27 @@ def labels(configs: Sequence[Config]) -> list[str]:
         shown = ["method.mu"] if "method.mu" in settings else []
         shown += [key for key in different if key in settings]
         parts = [f"{key.removeprefix('method.')}={setting_text(settings[key])}" for key in shown]
-        label = settings["method.name"] + (f" ({', '.join(parts)})" if parts else "")
-        copies = sum(name.split(" #")[0] == label for name in names)
-        names.append(label if not copies else f"{label} #{copies + 1}")
+        names.append(settings["method.name"] + (f" ({', '.join(parts)})" if parts else ""))
     return names
+
+
+def _told_apart(names: Sequence[str], groups: Sequence[Sequence[SavedRun]]) -> list[str]:
+    """Return the names, with the folder of the runs where several groups have the same name."""
+    folders = [Path(os.path.commonpath([os.path.abspath(run.path) for run in group])) for group in groups]
+    result = []
+    for name, folder in zip(names, folders, strict=True):
+        alike = [other for other, its_name in zip(folders, names, strict=True) if its_name == name]
+        result.append(f"{name}, {_own_part(folder, alike)}" if len(alike) > 1 else name)
+    return result
+
+
+def _own_part(folder: Path, folders: Sequence[Path]) -> str:
+    """Return the part of a folder's path in which it differs from the others, without what they end in alike."""
+    own = folder.relative_to(os.path.commonpath(folders)).parts
+    others = [each.parts for each in folders]
+    while len(own) > 1 and len({parts[-1] for parts in others}) == 1:
+        own, others = own[:-1], [parts[:-1] for parts in others]
+    return "/".join(own)
 
 
 def flat_settings(config: Config) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.extras import needs_extra
 from fedprox.core.trees import Tree
 from fedprox.solvers.stepwise import Stepwise
 
@@ -59,10 +60,8 @@ def named_optax(options: Mapping[str, Any], learning_rate: float) -> Stepwise:
 
 @lru_cache(maxsize=32)
 def _named(name: Any, arguments: tuple[tuple[str, Any], ...]) -> Stepwise:
-    try:
+    with needs_extra("optax", "`solver.name` = 'optax'"):
         import optax
-    except ImportError:
-        raise ConfigError("`solver.name` = 'optax' needs optax; pip install 'fedprox[optax]'") from None
     known = [each for each in dir(optax) if _is_optimiser(getattr(optax, each))]
     if name not in known:
         hint = nearest(str(name), known)

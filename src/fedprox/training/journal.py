@@ -5,12 +5,12 @@ A simulation and a federation of real devices keep the same journal, so that wha
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from fedprox.config import Config
+from fedprox.core.machine import peak_memory
 from fedprox.core.trees import Tree
 from fedprox.methods import Method
 from fedprox.runs.folder import Checkpoint, RunFolder, read_history
@@ -87,5 +87,5 @@ class Journal:
             "not_finite_since": self._outcome.not_finite_since,
             "result": {name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy")},
             "seconds": self.seconds,
-            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "peak_memory_mb": peak_memory(),
         }

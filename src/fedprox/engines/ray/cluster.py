@@ -9,7 +9,6 @@ minute to see it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib
 import os
 import secrets
@@ -26,6 +25,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedprox.core.errors import ConfigError, RunError
+from fedprox.core.extras import needs_extra
+from fedprox.core.locks import try_lock
+from fedprox.core.machine import usable_cores
 from fedprox.engines.ray.exit_message import LastWords
 
 __all__ = ["Cluster"]
@@ -81,7 +83,7 @@ class Cluster:
             self._init(f"no Ray cluster could be joined at {address}", address=address)
 
     def _start(self, workers: int) -> None:
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         if workers > cores:
             raise ConfigError(f"`engine.workers` must be at most {cores}, the cores of this machine; got {workers}")
         self._folder, self._lock = _private_folder()
@@ -157,7 +159,7 @@ class Cluster:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        if self._before and "ray" in sys.modules:
+        if self._before and sys.modules.get("ray") is not None:
             _read_environment_again()
         self._before = {}
 
@@ -171,12 +173,9 @@ class Cluster:
 
 
 def _import_ray() -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import ray
-    except ImportError:
-        raise ConfigError("`engine.name` = 'ray' must be used with Ray installed: pip install 'fedprox[ray]'") from None
+    with needs_extra("ray", "`engine.name` = 'ray'"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ray
     return ray
 
 
@@ -187,11 +186,11 @@ def _private_folder() -> tuple[Path, IO[bytes]]:
         base = Path("/tmp")  # noqa: S108 - the folder made in it is private
     for left in base.glob("fedprox-ray-*/lock"):
         with contextlib.suppress(OSError), left.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left.parent, ignore_errors=True)
+            if try_lock(file):
+                shutil.rmtree(left.parent, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix="fedprox-ray-", dir=base))
     lock = (folder / "unlocked").open("wb")
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    try_lock(lock)  # no other process knows the file yet
     (folder / "unlocked").rename(folder / "lock")
     return folder, lock
 

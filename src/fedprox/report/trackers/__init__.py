@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedprox.config import Config
-from fedprox.core.errors import ConfigError, FedProxError, nearest
+from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.extras import needs_extra
 from fedprox.training.result import Progress
 
 __all__ = ["NAMES", "Tracker", "build", "numbers"]
@@ -34,12 +35,8 @@ def build(name: str, folder: Path, config: Config) -> Tracker:
     """Return the tracker `name` for the run in `folder`."""
     if name not in NAMES:
         raise ConfigError(f"`--track` must be one of {', '.join(NAMES)}; got {name!r}{nearest(name, NAMES)}")
-    try:
+    with needs_extra(name, f"tracking with {name}"):
         module = importlib.import_module(f"fedprox.report.trackers.{name}_tracker")
-    except ImportError as error:
-        raise FedProxError(
-            f"`--track {name}` needs the package {error.name}; install it with: pip install 'fedprox[{name}]'"
-        ) from None
     tracker: Tracker = module.tracker(folder, config)
     return tracker
 

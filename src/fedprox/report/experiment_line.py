@@ -1,0 +1,60 @@
+"""The experiment in one line: data, devices per round, epochs, stragglers and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fedprox.config import Config
+from fedprox.runs.seed_groups import Group, setting_text
+
+__all__ = ["experiment_line"]
+
+
+def experiment_line(groups: Sequence[Group]) -> str:
+    """Return what the runs of a report have in common, with all values where they differ.
+
+    The parts are the data, N where it is known, K devices per round, E epochs, the share of stragglers, and seeds.
+    """
+    runs = [run for group in groups for run in group.runs]
+    configs = [run.config for run in runs]
+    known = {len(run.evaluation) for run in runs if len(run.evaluation)}
+    parts = [
+        "data: " + _values(_data(config) for config in configs),
+        *([f"N = {_values(sorted(known))} devices"] if known else []),
+        f"K = {_values(config.devices.per_round for config in configs)} per round",
+        f"E = {_values(config.solver.epochs for config in configs)} epochs",
+        _systems(configs),
+        _seeds(sorted({run.seed for run in runs})),
+    ]
+    return "; ".join(parts)
+
+
+def _data(config: Config) -> str:
+    data = config.data
+    if data.name == "synthetic":
+        return f"Synthetic({setting_text(data.alpha)}, {setting_text(data.beta)})"
+    return data.name + (f" {data.path}" if data.path else "")
+
+
+def _systems(configs: Sequence[Config]) -> str:
+    if any(config.systems.model == "clock" for config in configs):
+        return f"simulated clock, deadline {_values(config.systems.deadline for config in configs)}"
+    return f"{_values(f'{100 * config.devices.stragglers:g}%' for config in configs)} stragglers"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Return a list of seeds as text.
+
+    >>> _seeds([0, 1, 2]), _seeds([3]), _seeds([0, 7])
+    ('seeds 0 to 2', 'seed 3', 'seeds 0, 7')
+    """
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return "seeds " + ", ".join(map(str, seeds))
+
+
+def _values(values: Iterable[Any]) -> str:
+    return ", ".join(dict.fromkeys(setting_text(value) for value in values))

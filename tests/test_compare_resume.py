@@ -1,0 +1,48 @@
+"""A comparison that was interrupted continues where it was; what is complete is not run again."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fedprox
+from fedprox.cli import app
+from fedprox.experiments.compare import compare
+
+SETTINGS = {"rounds": 3, "data": {"devices": 8}, "devices": {"per_round": 3}, "solver": {"epochs": 1}}
+
+
+def test_an_interrupted_comparison_resumes(tmp_path: Path) -> None:
+    out = tmp_path / "both"
+    half = {**SETTINGS, "method": {"name": "fedavg"}, "checkpoint": {"every": 1}}
+    fedprox.train(half, out=out / "fedavg" / "seed-0", callbacks=[lambda progress: progress.round == 1])
+    settings = {**SETTINGS, "checkpoint": {"every": 1}}
+    with pytest.raises(fedprox.FedProxError, match="is not empty"):
+        compare(settings, ["fedavg", "fedprox:mu=1"], out=out)
+    seen = []
+    compare(settings, ["fedavg", "fedprox:mu=1"], out=out, resume=True, on_event=seen.append)
+    assert min(event.round for event in seen if event.job.name == "fedavg") > 1  # from its checkpoint
+    whole = compare(settings, ["fedavg", "fedprox:mu=1"], out=tmp_path / "whole")
+    again = compare(
+        settings, ["fedavg", "fedprox:mu=1"], out=out, resume=True, on_event=lambda event: pytest.fail("it is complete")
+    )
+    for row, other in zip(whole.table(), again.table(), strict=True):
+        assert row["train_loss"] == other["train_loss"]
+    with pytest.raises(fedprox.FedProxError, match=r"solver\.epochs"):
+        compare({**settings, "solver": {"epochs": 2}}, ["fedavg"], out=out, resume=True)
+
+
+def test_the_command_writes_picture_and_report_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["-s", "rounds=1", "-s", "solver.epochs=1", "-m", "fedavg", "-m", "fedprox:mu=1"]
+    assert CliRunner().invoke(app, ["compare", "synthetic-iid", *small, "--resume"]).exit_code == 2
+    done = CliRunner().invoke(app, ["compare", "synthetic-iid", *small, "--out", "both"])
+    assert done.exit_code == 0, done.output
+    assert {"comparison.pdf", "comparison.png", "report.html", "table.json"} <= {
+        path.name for path in (tmp_path / "both").iterdir()
+    }
+    assert f"python -m webbrowser {(tmp_path / 'both' / 'report.html').as_uri()}" in done.output
+    again = CliRunner().invoke(app, ["compare", "synthetic-iid", *small, "--out", "both", "--resume", "--json"])
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["report"] == "both/report.html"
