@@ -58,12 +58,12 @@ class ScipySolver:
         has_curvature = self.method.lower() in _WITH_CURVATURE
         if not seen.oracle.affords(1):
             seen.oracle.compile(has_curvature)
-            return local.problem.anchor, 0
+            return local.start, 0
         has_gradient = self.method.lower() not in _WITHOUT_GRADIENT
         with suppress(_Enough):
             scipy.optimize.minimize(
                 seen.value_and_gradient if has_gradient else lambda at: seen.value_and_gradient(at)[0],
-                seen.oracle.anchor,
+                seen.oracle.start,
                 method=self.method,
                 jac=has_gradient or None,
                 hessp=seen.curvature if has_curvature else None,

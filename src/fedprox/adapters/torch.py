@@ -31,6 +31,7 @@ from fedprox.models import Model
 from fedprox.solvers.python_callable import solver_key
 from fedprox.solvers.solver import LocalProblem
 from fedprox.solvers.stepwise import Target
+from fedprox.solvers.subproblem import Subproblem, mu_per_leaf
 
 with needs_extra("torch", "`fedprox.adapters.torch`"):
     import torch
@@ -153,11 +154,10 @@ class TorchSolver:
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""
         target = Target(local) if local.gamma > 0 else None
-        if local.budget == 0 or (target is not None and target.is_met(local.problem.anchor)):
-            return local.problem.anchor, 0
-        anchor = to_numpy(local.problem.anchor)
-        with self._randomness(local), self.copies.at(anchor, training=True) as module:
-            terms = _Terms(module, anchor, float(local.problem.mu), to_numpy(local.problem.linear))
+        if local.budget == 0 or (target is not None and target.is_met(local.start)):
+            return local.start, 0
+        with self._randomness(local), self.copies.at(to_numpy(local.start), training=True) as module:
+            terms = _Terms(module, to_numpy(local.problem))
             optimiser = self.optimiser(module.parameters(), lr=local.learning_rate)
             evaluate: Any = _Evaluation(module, optimiser, self.losses, terms, local.budget)
             x, y = local.samples.of(local.device)
@@ -221,29 +221,34 @@ class _Evaluation:
 
 
 class _Terms:
-    """<c, w> + (mu / 2) ||w - w^t||^2, with w^t and c held once for the whole solve."""
+    """<c, w> + (mu / 2) ||w - a||^2, with a, mu and c held once for the whole solve."""
 
-    def __init__(self, module: nn.Module, anchor: Tree, mu: float, linear: Tree) -> None:
-        self._mu = mu
+    def __init__(self, module: nn.Module, problem: Subproblem) -> None:
+        linear, mus = problem.linear, mu_per_leaf(problem)
         self._each = [
-            (parameter, _tensor(anchor[name]), None if linear is None else _tensor(linear[name]))
+            (
+                parameter,
+                float(mus[name]),
+                _tensor(problem.anchor[name]),
+                None if linear is None else _tensor(linear[name]),
+            )
             for name, parameter in module.named_parameters()
             if parameter.requires_grad
         ]
 
     def add_to_gradients(self) -> None:
-        for parameter, anchor, linear in self._each:
+        for parameter, mu, anchor, linear in self._each:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            if self._mu:
-                parameter.grad.add_(parameter - anchor, alpha=self._mu)
+            if mu:
+                parameter.grad.add_(parameter - anchor, alpha=mu)
             if linear is not None:
                 parameter.grad.add_(linear)
 
     def value(self) -> torch.Tensor:
         total = torch.zeros(())
-        for parameter, anchor, linear in self._each:
-            total += 0.5 * self._mu * (parameter - anchor).square().sum()
+        for parameter, mu, anchor, linear in self._each:
+            total += 0.5 * mu * (parameter - anchor).square().sum()
             if linear is not None:
                 total += (linear * parameter).sum()
         return total

@@ -170,7 +170,7 @@ class Device:
     def _inexactness(self, local: TimedProblem, params: Tree) -> float:
         program = gradient_norm_program(self._model, self._loaded.block)
         data = (local.problem, self._loaded.x, self._loaded.y, span(local.begin, local.count))
-        return inexactness(float(program(params, *data)), float(program(local.problem.anchor, *data)))
+        return inexactness(float(program(params, *data)), float(program(local.start, *data)))
 
 
 @lru_cache(maxsize=8)

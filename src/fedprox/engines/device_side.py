@@ -15,9 +15,10 @@ import jax
 import numpy as np
 
 from fedprox.core.compilation import compiled
+from fedprox.core.errors import RunError
 from fedprox.core.randomness import Purpose
 from fedprox.core.trees import Tree, quiet, scale, squared_distance, to_numpy
-from fedprox.methods import Method, Reply, Solution
+from fedprox.methods import DeviceView, Method, Posed
 from fedprox.models import Model
 from fedprox.population import Samples
 from fedprox.population.loaded_samples import LoadedSamples, scalar, to_backend
@@ -25,7 +26,7 @@ from fedprox.privacy import Mechanism, seeded_normals
 from fedprox.solvers import LocalProblem, Solver
 from fedprox.solvers.inexactness import gradient_norm_program, inexactness
 from fedprox.solvers.solver import span
-from fedprox.solvers.subproblem import Subproblem, device_gradient
+from fedprox.solvers.subproblem import Subproblem, device_gradient, place_mu
 
 __all__ = ["Broadcast", "DeviceReply", "DeviceSide", "Task"]
 
@@ -82,37 +83,31 @@ class DeviceSide:
         """Work on the subproblem of a device; `shared` is what all devices of the round have in common of it."""
         own = self.gradient(task.device, shared.anchor) if self.method.needs_gradients else None
         state = self.method.start_device(broadcast.params) if task.state is None else task.state
-        linear = self.method.linear(broadcast.sent, state, own)
-        problem = shared if linear is None else shared._replace(linear=to_backend(linear))
-        local = LocalProblem(
-            model=self.model,
-            problem=problem,
-            samples=self.samples,
-            loaded=self.loaded,
-            device=task.device,
-            round=broadcast.round,
-            seed=self.seed,
-            budget=task.budget,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            gamma=self.gamma,
-            ahead=self.ahead,
-        )
         solver = self.solver_for(task.device)
-        found, steps = solver.solve(local)
-        params = to_numpy(found)
-        reply: Reply = self.method.reply(
-            Solution(
-                anchor=broadcast.params,
-                params=params,
-                steps=steps,
-                learning_rate=self.learning_rate,
-                mu=broadcast.mu,
-                solver=solver,
+        solved: list[tuple[LocalProblem, Tree, int]] = []
+
+        def pose(posed: Posed, budget: int) -> tuple[Tree, int]:
+            local = self._local(task.device, broadcast, shared, posed, budget)
+            found, steps = solver.solve(local)
+            solved.append((local, found, steps))
+            return to_numpy(found), steps
+
+        reply = self.method.work(
+            DeviceView(
+                received=broadcast.params,
                 sent=broadcast.sent,
                 state=state,
+                gradient=own,
+                mu=broadcast.mu,
+                budget=task.budget,
+                learning_rate=self.learning_rate,
+                solver=solver,
+                pose=pose,
             )
         )
+        if not solved:
+            raise RunError(f"method {self.method.name} must have every device solve a subproblem; work() solved none")
+        local, found, _ = solved[0]
         averaged = reply.averaged
         if self.mechanism is not None:
             normals = seeded_normals(self.seed, Purpose.DEVICE_NOISE, broadcast.round, task.device)
@@ -121,9 +116,34 @@ class DeviceSide:
             averaged=scale(averaged, task.weight),
             summed=scale(reply.summed, task.mass),
             state=reply.state,
-            steps=steps,
-            drift2=squared_distance(params, broadcast.params) if broadcast.wants_drift else None,
+            steps=sum(steps for _, _, steps in solved),
+            drift2=squared_distance(to_numpy(found), broadcast.params) if broadcast.wants_drift else None,
             solved=(local, found),
+        )
+
+    def _local(self, device: int, broadcast: Broadcast, shared: Subproblem, posed: Posed, budget: int) -> LocalProblem:
+        """Return the subproblem that a method poses, with its arrays where the programs run."""
+        problem = shared._replace(mu=place_mu(posed.mu, broadcast.params))
+        start = None if posed.start is None else to_backend(posed.start)
+        if posed.anchor is not None:
+            problem = problem._replace(anchor=to_backend(posed.anchor))
+            start = shared.anchor if start is None else start
+        if posed.linear is not None:
+            problem = problem._replace(linear=to_backend(posed.linear))
+        return LocalProblem(
+            model=self.model,
+            problem=problem,
+            samples=self.samples,
+            loaded=self.loaded,
+            device=device,
+            round=broadcast.round,
+            seed=self.seed,
+            budget=budget,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            gamma=self.gamma,
+            ahead=self.ahead,
+            start_at=start,
         )
 
     def warm_up(self, params: Tree) -> None:
@@ -150,11 +170,10 @@ class DeviceSide:
         """Return gamma_k^t of a solution (Definition 2)."""
         program = gradient_norm_program(self.model, self.loaded.block)
         place = span(local.begin, local.count)
-        norm, norm_at_anchor = (
-            float(program(at, local.problem, self.loaded.x, self.loaded.y, place))
-            for at in (params, local.problem.anchor)
+        norm, norm_at_start = (
+            float(program(at, local.problem, self.loaded.x, self.loaded.y, place)) for at in (params, local.start)
         )
-        return inexactness(norm, norm_at_anchor)
+        return inexactness(norm, norm_at_start)
 
 
 @lru_cache(maxsize=32)

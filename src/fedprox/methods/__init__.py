@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fedprox.config import METHOD_KEYS, MethodConfig
+from fedprox.methods.device_view import DeviceView, Posed
 from fedprox.methods.fedadam import fedadam
 from fedprox.methods.fedavg import fedavg
 from fedprox.methods.fedavgm import fedavgm
@@ -17,7 +18,9 @@ from fedprox.methods.method import Method, Reply, Solution
 from fedprox.methods.scaffold import scaffold
 
 __all__ = [
+    "DeviceView",
     "Method",
+    "Posed",
     "Reply",
     "Solution",
     "build",

@@ -13,9 +13,12 @@ decay is part of the device's objective, like F_k itself, and changes no count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from fedprox.core.errors import ConfigError
+from fedprox.methods.device_view import Mu
 from fedprox.solvers import Solver
 from fedprox.solvers.sgd import Sgd
 
@@ -31,7 +34,7 @@ def check_counts_gradients(method: str, solver: Solver) -> None:
         )
 
 
-def gradient_count(solver: Solver, steps: int, learning_rate: float, mu: float) -> float:
+def gradient_count(solver: Solver, steps: int, learning_rate: float, mu: Mu) -> float:
     """Return a = sum_s a_s after `steps` steps of SGD; one that is not the library's own is taken to be plain.
 
     >>> from fedprox.solvers import sgd
@@ -42,6 +45,8 @@ def gradient_count(solver: Solver, steps: int, learning_rate: float, mu: float) 
     >>> gradient_count(sgd(momentum=0.5), 3, learning_rate=0.1, mu=0.0)  # 1 + 3/2 + 7/4
     4.25
     """
+    if isinstance(mu, Mapping):
+        raise ConfigError(f"mu must be one number for all parameters where gradients are counted; got {dict(mu)}")
     momentum, nesterov = (solver.momentum, solver.nesterov) if isinstance(solver, Sgd) else (0.0, False)
     # With unit gradients and w^t - w = eta a: v <- m v + (1 - eta mu a), then a <- a + v; Nesterov adds the gradient
     # and m v instead of v.

@@ -2,10 +2,11 @@
 
 A round of any method: the server sends down the model w^t and what the method adds to it; each chosen device solves
 
-    h_k(w; w^t) = F_k(w) + <c_k, w> + (mu / 2) ||w - w^t||^2
+    h_k(w) = F_k(w) + <c_k, w> + (mu_k / 2) ||w - a_k||^2
 
-as far as its budget allows and replies; the server merges the replies. A method says what the linear term c_k is, who
-is kept, what a device replies and remembers, and how the server merges. The defaults below average the solutions:
+as far as its budget allows and replies; the server merges the replies. A method says what the linear term c_k, the
+anchor a_k (w^t by default) and the device's mu_k are, who is kept, what a device replies and remembers, and how the
+server merges. The defaults below average the solutions:
 
     w^{t+1} = sum_k weight_k w_k
 """
@@ -13,37 +14,17 @@ is kept, what a device replies and remembers, and how the server merges. The def
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.core.trees import Tree
+from fedprox.methods.device_view import DeviceView, Mu, Reply, Solution
 from fedprox.participation.stragglers import Workload
 from fedprox.solvers import Solver
 
 __all__ = ["Method", "Reply", "Solution"]
-
-
-class Solution(NamedTuple):
-    """What a device knows when it has worked on its subproblem; trees of NumPy arrays."""
-
-    anchor: Tree  # w^t
-    params: Tree  # w_k
-    steps: int  # really done
-    learning_rate: float
-    mu: float
-    solver: Solver
-    sent: Tree  # what the server sent beside the model
-    state: Tree  # what the device remembers from the last time it took part
-
-
-class Reply(NamedTuple):
-    """What a device sends back: `averaged` with the round's weights, `summed` with the device's mass p_k = n_k / n."""
-
-    averaged: Tree
-    summed: Tree = ()
-    state: Tree = None  # what the device remembers; None: nothing
 
 
 @dataclass(frozen=True)
@@ -90,6 +71,37 @@ class Method:
     def linear(self, sent: Tree, state: Tree, gradient: Tree) -> Tree:
         """Return c_k, or None for no linear term; `gradient` is grad F_k(w^t) if the method needs gradients."""
         return None
+
+    def anchor(self, sent: Tree, state: Tree, params: Tree) -> Tree:
+        """Return a_k, or None for w^t; `params` is w^t, as the device received it."""
+        return None
+
+    def device_mu(self, mu: float, sent: Tree, state: Tree, params: Tree) -> Mu:
+        """Return the device's mu_k given the round's mu.
+
+        One number, or numbers for groups of parameters: a mapping from patterns over their names, of which the first
+        that matches counts, as in `{"output.*": 0.0, "*": mu}`.
+        """
+        return mu
+
+    def start_point(self, sent: Tree, state: Tree, params: Tree) -> Tree:
+        """Return where a device's solver starts, or None for w^t."""
+        return None
+
+    def work(self, device: DeviceView) -> Reply:
+        """Return a device's reply after it has worked; the default solves one subproblem, that of the hooks above.
+
+        Where a method solves several, gamma and drift are measured for the first; their steps add up.
+        """
+        known = (device.sent, device.state, device.received)
+        return self.reply(
+            device.solve(
+                anchor=self.anchor(*known),
+                mu=self.device_mu(device.mu, *known),
+                linear=self.linear(device.sent, device.state, device.gradient),
+                start=self.start_point(*known),
+            )
+        )
 
     def reply(self, solution: Solution) -> Reply:
         """Return what a device sends back."""

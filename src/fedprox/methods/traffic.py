@@ -1,7 +1,7 @@
 """What a round sends over the network, in bytes per device.
 
 Down goes the model w^t and what the method adds to it, up goes the device's reply. The sizes are those of the trees
-that `Method.send` and `Method.reply` really give, so that SCAFFOLD's control variates or FedDANE's gradients count.
+that `Method.send` and `Method.work` really give, so that SCAFFOLD's control variates or FedDANE's gradients count.
 They do not change over the rounds.
 """
 
@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from fedprox.core.trees import Tree
-from fedprox.methods.method import Method, Solution
+from fedprox.methods.device_view import DeviceView
+from fedprox.methods.method import Method
 from fedprox.participation.traffic import Traffic
 from fedprox.solvers import Solver
 
@@ -35,18 +36,18 @@ def measure_traffic(method: Method, params: Tree, solver: Solver, *, learning_ra
     """
     zeros = jax.tree.map(np.zeros_like, params)
     sent = method.send(method.start(params), zeros if method.needs_gradients else None)
-    reply = method.reply(
-        Solution(
-            anchor=params,
-            params=params,
-            steps=1,
-            learning_rate=learning_rate,
-            mu=0.0,
-            solver=solver,
-            sent=sent,
-            state=method.start_device(params),
-        )
+    device = DeviceView(
+        received=params,
+        sent=sent,
+        state=method.start_device(params),
+        gradient=zeros if method.needs_gradients else None,
+        mu=0.0,
+        budget=1,
+        learning_rate=learning_rate,
+        solver=solver,
+        pose=lambda posed, budget: (params, budget),
     )
+    reply = method.work(device)
     down, up = count_bytes((params, sent)), count_bytes(method.uploaded(reply))
     if method.needs_gradients:
         return Traffic(down, up + count_bytes(params), messages=4, passes=2)

@@ -2,10 +2,11 @@
 
 For least squares h_k is quadratic, and its minimum is one linear solve away: with the rows a_i = (x_i, 1) of A,
 
-    (A^T A / n_k + mu I) (w - w^t) = -(grad F_k(w^t) + c_k)
+    (A^T A / n_k + M) (w - s) = -(grad F_k(s) + c_k + M (s - a_k))
 
-solved in double precision. Where mu = 0 and the data leave directions open, the solution closest to w^t is taken. It
-needs a budget of one epoch, and without it the device stays at w^t.
+with M the diagonal matrix of mu, a_k the anchor and s where the device starts; both are w^t by default. It is solved in
+double precision. Where mu = 0 and the data leave directions open, the solution closest to s is taken. It needs a budget
+of one epoch, and without it the device stays at s.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree, to_numpy
 from fedprox.solvers.solver import LocalProblem
+from fedprox.solvers.subproblem import flat_mu
 
 __all__ = ["closed_form"]
 
@@ -43,27 +45,31 @@ class _ClosedForm:
                 f"`solver.name` = 'closed_form' must be used with the model linear_regression; got {local.model.name}"
             )
         if local.budget < local.steps_per_epoch:
-            return local.problem.anchor, 0
-        anchor, linear = to_numpy(local.problem.anchor), to_numpy(local.problem.linear)
+            return local.start, 0
+        problem = to_numpy(local.problem)
+        anchor, linear = problem.anchor, problem.linear
         x, y = local.samples.of(local.device)
         rows = x.reshape(len(x), -1).astype(np.float64)
         if "bias" in anchor:
             rows = np.hstack([np.ones((len(rows), 1)), rows])
-        start = _flat(anchor)
+        start = _flat(to_numpy(local.start))
+        mu = np.asarray(flat_mu(problem), np.float64)
         slope = rows.T @ (rows @ start - y) / len(rows)
         if linear is not None:
             slope += _flat(linear)
-        found = start - _ridge(rows / np.sqrt(len(rows)), float(local.problem.mu), slope)
+        if local.start_at is not None:
+            slope += mu * (start - _flat(anchor))
+        found = start - _ridge(rows / np.sqrt(len(rows)), mu, slope)
         return _like(anchor, found), local.steps_per_epoch
 
 
-def _ridge(rows: Matrix, mu: float, vector: Matrix) -> Matrix:
-    """Return (R^T R + mu I)^-1 v, from the smaller of R^T R and R R^T; for mu = 0 the shortest solution."""
-    if mu > 0 and rows.shape[0] < rows.shape[1]:
+def _ridge(rows: Matrix, mu: Matrix, vector: Matrix) -> Matrix:
+    """Return (R^T R + diag(mu))^-1 v, from the smaller of R^T R and R R^T; where a mu is 0 the shortest solution."""
+    if mu.ndim == 0 and mu > 0 and rows.shape[0] < rows.shape[1]:
         inner = np.linalg.solve(rows @ rows.T + mu * np.eye(rows.shape[0]), rows @ vector)
         return (vector - rows.T @ inner) / mu
     normal = rows.T @ rows + mu * np.eye(rows.shape[1])
-    if mu > 0:
+    if (mu > 0).all():
         return np.linalg.solve(normal, vector)
     solution: Matrix = np.linalg.lstsq(normal, vector)[0]
     return solution

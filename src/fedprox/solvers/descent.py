@@ -1,10 +1,10 @@
 """The one loop of all solvers that go down h_k over the whole of a device's data.
 
-From w^t on: ask a rule for a direction, search along it, let the rule learn from the step, until the iterate is
-gamma-inexact, the gradient is zero, no better point is found or the budget does not pay for another trial. What a
-rule costs and what a search costs is counted by the oracle.
+From the start (w^t by default) on: ask a rule for a direction, search along it, let the rule learn from the step, until
+the iterate is gamma-inexact, the gradient is zero, no better point is found or the budget does not pay for another
+trial. What a rule costs and what a search costs is counted by the oracle.
 
-A budget that pays for a single gradient is spent on one plain step, w^t - learning_rate * grad h_k(w^t).
+A budget that pays for a single gradient is spent on one plain step from the start w, w - learning_rate * grad h_k(w).
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Descent:
         if not oracle.affords(2):  # also how an engine has everything compiled before the first round
             oracle.compile(self.uses_curvature)
         if not oracle.affords(1):
-            return local.problem.anchor, 0
-        point = start = oracle.point(oracle.anchor)
+            return local.start, 0
+        point = start = oracle.point(oracle.start)
         rule = self.rule(oracle, local.learning_rate)
 
         def is_open(point: Point) -> bool:
@@ -77,4 +77,4 @@ class Descent:
             point = found
         if point is start and not oracle.affords(1) and oracle.spent == local.steps_per_epoch and is_open(point):
             return oracle.tree(start.at - local.learning_rate * start.gradient), oracle.spent
-        return (local.problem.anchor if point is start else oracle.tree(point.at)), oracle.spent
+        return (local.start if point is start else oracle.tree(point.at)), oracle.spent

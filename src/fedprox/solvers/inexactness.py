@@ -3,9 +3,10 @@
     gamma_k^t = ||grad h_k(w_k; w^t)|| / ||grad h_k(w^t; w^t)||
 
 exact over the device's samples. gamma = 0 is an exact solution, gamma = 1 no progress. Where the gradient at w^t is
-already zero, w^t is a solution: gamma is 0 if the device stayed at one, and infinite if it left.
+already zero, w^t is a solution: gamma is 0 if the device stayed at one, and infinite if it left. For a method whose
+devices start elsewhere, their starting point takes the place of w^t; h_k has the device's own anchor and mu.
 
-The cost is two gradients over the device's samples, one if the gradient at w^t is known.
+The cost is two gradients over the device's samples, one if the gradient at the start is known.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from fedprox.solvers.subproblem import Subproblem, add_terms, device_gradient
 __all__ = ["gradient_norm_program", "inexactness"]
 
 
-def inexactness(norm: float, norm_at_anchor: float) -> float:
-    """Return gamma from ||grad h_k(w_k)|| and ||grad h_k(w^t)||.
+def inexactness(norm: float, norm_at_start: float) -> float:
+    """Return gamma from ||grad h_k(w_k)|| and ||grad h_k|| at the starting point, which is w^t by default.
 
     >>> inexactness(1.0, 4.0), inexactness(0.0, 0.0), inexactness(1.0, 0.0)
     (0.25, 0.0, inf)
     """
-    if norm_at_anchor > 0:
-        return norm / norm_at_anchor
-    return math.nan if math.isnan(norm_at_anchor) else (0.0 if norm == 0 else math.inf)
+    if norm_at_start > 0:
+        return norm / norm_at_start
+    return math.nan if math.isnan(norm_at_start) else (0.0 if norm == 0 else math.inf)
 
 
 @lru_cache(maxsize=32)

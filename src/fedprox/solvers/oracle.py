@@ -26,6 +26,7 @@ from fedprox.solvers.subproblem import (
     add_terms_to_value,
     device_curvature,
     device_value_and_gradient,
+    flat_mu,
 )
 
 __all__ = ["Oracle", "Point", "Vector"]
@@ -50,8 +51,8 @@ class Oracle:
     """Answers questions about the subproblem of one device, and counts the steps that they cost."""
 
     def __init__(self, local: LocalProblem) -> None:
-        flat, self._unflatten = ravel_pytree(local.problem.anchor)
-        self.anchor: Vector = np.asarray(flat, np.float64)
+        flat, self._unflatten = ravel_pytree(local.start)
+        self.start: Vector = np.asarray(flat, np.float64)
         self.precision = flat.dtype
         self.spent = 0
         self._local = local
@@ -83,7 +84,7 @@ class Oracle:
 
     def compile(self, curvature: bool = False) -> None:
         """Compile the programs by running them over no samples."""
-        nothing, at = span(self._local.begin, 0), self.anchor.astype(self.precision)
+        nothing, at = span(self._local.begin, 0), self.start.astype(self.precision)
         self._evaluate(at, *self._data, nothing)
         if curvature:
             self._multiply(at, at, *self._data, nothing)
@@ -109,6 +110,6 @@ def _programs(model: Model, block: int, typical: int) -> tuple[Callable[..., Any
     ) -> jax.Array:
         tree = ravel_pytree(problem.anchor)[1]
         product = device_curvature(model, tree(flat), tree(along), x, y, span[0], span[1], typical)
-        return ravel_pytree(product)[0] + problem.mu * along
+        return ravel_pytree(product)[0] + flat_mu(problem) * along
 
     return compiled(evaluate, small=model.small), compiled(multiply)

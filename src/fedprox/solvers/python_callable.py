@@ -2,7 +2,8 @@
 
     solve(params, x, y, subproblem, budget, key) -> (params, steps)
 
-It is given w^t and the device's samples as NumPy arrays, the subproblem, its budget in mini-batch steps, and a whole
+It is given where to start (w^t, unless the method says otherwise) and the device's samples as NumPy arrays, the
+subproblem, its budget in mini-batch steps, and a whole
 number below 2^32 that depends on (seed, round, device) alone, to seed whatever it draws with
 (`numpy.random.default_rng(key)`, `torch.manual_seed(key)`, `jax.random.key(key)`). It counts its own steps. What it
 returns is checked: same names and shapes, at most the budget. Numbers that are not finite are kept, as those of any
@@ -33,11 +34,11 @@ __all__ = ["LocalView", "OpaqueSolver", "opaque", "solver_key"]
 class LocalView:
     """What an opaque solver may know of its subproblem; trees of NumPy arrays.
 
-    h_k(w; w^t) = F_k(w) + <c_k, w> + (mu / 2) ||w - w^t||^2
+    h_k(w) = F_k(w) + <c_k, w> + (mu / 2) ||w - a_k||^2
     """
 
-    anchor: Tree  # w^t
-    mu: float
+    anchor: Tree  # a_k; w^t unless the method says otherwise
+    mu: Any  # a number; where it differs by group of parameters, a tree like the anchor with a number for each leaf
     linear: Tree  # c_k, or None
     gamma: float  # the inexactness to stop at; 0: none
     learning_rate: float
@@ -82,14 +83,14 @@ class OpaqueSolver:
         anchor, linear = to_numpy(local.problem.anchor), to_numpy(local.problem.linear)
         view = LocalView(
             anchor=anchor,
-            mu=float(local.problem.mu),
+            mu=jax.tree.map(float, local.problem.mu),
             linear=linear,
             gamma=local.gamma,
             learning_rate=local.learning_rate,
             steps_per_epoch=local.steps_per_epoch,
             local=local,
         )
-        start = jax.tree.map(np.array, anchor)  # its own copy, to write on
+        start = jax.tree.map(np.array, local.start)  # its own copy, to write on
         answer = self.function(start, *local.samples.of(local.device), view, local.budget, solver_key(local))
         where = f"solver {self.name} on device {local.device} in round {local.round}"
         if not isinstance(answer, tuple) or len(answer) != 2:

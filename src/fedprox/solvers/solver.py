@@ -1,8 +1,9 @@
 """What a local solver is: anything that works on a device's subproblem within a budget.
 
 The paper allows any local solver, iterative or not (Section 3.2). Here a solver is an object with a name and one
-method, `solve(local) -> (params, steps)`: it starts at the anchor w^t, may look at everything in the `LocalProblem`,
-and returns its last iterate and the mini-batch steps it has spent, at most `local.budget`.
+method, `solve(local) -> (params, steps)`: it starts at `local.start`, which is w^t unless the method says otherwise,
+may look at everything in the `LocalProblem`, and returns its last iterate and the mini-batch steps it has spent, at
+most `local.budget`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ class LocalProblem:
     learning_rate: float
     gamma: float = 0.0  # stop when gamma-inexact; 0: never
     ahead: Callable[[Iterator[Any]], Iterator[Any]] = iter  # may make the next item while one is in use
+    start_at: Tree = None  # where to start, with its arrays where the programs run; None: at the anchor
+
+    @property
+    def start(self) -> Tree:
+        """Where the solver starts."""
+        return self.problem.anchor if self.start_at is None else self.start_at
 
     @property
     def begin(self) -> int:

@@ -54,7 +54,7 @@ class Stepwise:
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""
         target = Target(local) if local.gamma > 0 else None
-        params, taken = local.problem.anchor, 0
+        params, taken = local.start, 0
         if target is not None and target.is_met(params):
             return params, taken
         state = self.init(params)
@@ -89,16 +89,16 @@ def steps_per_call(local: LocalProblem) -> int:
 
 
 class Target:
-    """The stopping rule ||grad h(w)|| <= gamma ||grad h(w^t)||; each check costs one gradient over all samples."""
+    """The stopping rule ||grad h(w)|| <= gamma ||grad h(start)||; each check costs one gradient over all samples."""
 
     def __init__(self, local: LocalProblem) -> None:
         self._local = local
-        self._norm_at_anchor = self._norm(local.problem.anchor)
+        self._norm_at_start = self._norm(local.start)
 
     def is_met(self, params: Tree) -> bool:
         """Return whether the iterate is gamma-inexact."""
-        norm = self._norm_at_anchor if params is self._local.problem.anchor else self._norm(params)
-        return inexactness(norm, self._norm_at_anchor) <= self._local.gamma
+        norm = self._norm_at_start if params is self._local.start else self._norm(params)
+        return inexactness(norm, self._norm_at_start) <= self._local.gamma
 
     def _norm(self, params: Tree) -> float:
         local = self._local

@@ -53,7 +53,7 @@ class _SVRG:
         snapshot_of = _snapshot_program(local.model, local.loaded.block)
         program = minibatch_program(local.model, _INNER, local.batch_size)
         data = (local.problem, np.float32(local.learning_rate), local.loaded.x, local.loaded.y)
-        params, taken, norm_at_anchor = local.problem.anchor, 0, None
+        params, taken, norm_at_start = local.start, 0, None
         batches = _inner_batches(local, self.epochs)
         if local.budget < local.steps_per_epoch:  # too little for a snapshot; an engine compiles this way
             nothing = span(local.begin, 0)
@@ -64,8 +64,8 @@ class _SVRG:
             place = span(local.begin, local.count)
             gradient, norm = snapshot_of(params, local.problem, local.loaded.x, local.loaded.y, place)
             taken += local.steps_per_epoch
-            norm_at_anchor = float(norm) if norm_at_anchor is None else norm_at_anchor
-            if float(norm) <= local.gamma * norm_at_anchor:
+            norm_at_start = float(norm) if norm_at_start is None else norm_at_start
+            if float(norm) <= local.gamma * norm_at_start:
                 break
             state = (params, gradient)
             for (rows, first, drawn), is_last in batches:

@@ -1,0 +1,97 @@
+"""The device as a method sees it: what it has when its work starts, what it can be asked to solve, and what it replies.
+
+A method poses subproblems, h_k(w) = F_k(w) + <c_k, w> + (mu_k / 2) ||w - a_k||^2 from a starting point; the solver of a
+device works on them. Most methods pose one (`Method.work`). One with a second model on the device poses another:
+
+    def work(self, device):
+        shared = device.solve()
+        own = device.solve(start=device.state, anchor=device.received, mu=self.strength)
+        return Reply(shared.params, state=own.params)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fedprox.core.trees import Tree
+from fedprox.solvers import Solver
+
+__all__ = ["DeviceView", "Mu", "Posed", "Reply", "Solution"]
+
+Mu = float | Mapping[str, float]
+"""A proximal coefficient: one number, or one for each group of parameters, as a mapping from patterns over names."""
+
+
+class Posed(NamedTuple):
+    """A subproblem as a method poses it; trees of NumPy arrays."""
+
+    anchor: Tree  # a_k; None: w^t
+    mu: Mu
+    linear: Tree  # c_k; None: there is none
+    start: Tree  # None: w^t
+
+
+class Solution(NamedTuple):
+    """What a device knows when it has worked on its subproblem; trees of NumPy arrays."""
+
+    anchor: Tree  # a_k, which is w^t unless the method has another one
+    params: Tree  # w_k
+    steps: int  # really done
+    learning_rate: float
+    mu: Mu
+    solver: Solver
+    sent: Tree  # what the server sent beside the model
+    state: Tree  # what the device remembers from the last time it took part
+    received: Tree = None  # w^t
+
+
+class Reply(NamedTuple):
+    """What a device sends back: `averaged` with the round's weights, `summed` with the device's mass p_k = n_k / n."""
+
+    averaged: Tree
+    summed: Tree = ()
+    state: Tree = None  # what the device remembers; None: nothing
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """A device at the start of its work; trees of NumPy arrays."""
+
+    received: Tree  # w^t
+    sent: Tree  # what the server sent beside the model
+    state: Tree  # what the device remembers
+    gradient: Tree  # grad F_k(w^t), for methods that need gradients
+    mu: float  # of the round
+    budget: int  # in mini-batch steps
+    learning_rate: float
+    solver: Solver
+    pose: Callable[[Posed, int], tuple[Tree, int]]  # has the solver work on a subproblem, with a budget
+
+    def solve(
+        self,
+        *,
+        anchor: Tree = None,
+        mu: Mu | None = None,
+        linear: Tree = None,
+        start: Tree = None,
+        budget: int | None = None,
+    ) -> Solution:
+        """Have the device work on a subproblem; by default F_k(w) + (mu / 2) ||w - w^t||^2 from w^t on.
+
+        The mini-batches are those of the device's round, from the first on, in every solve.
+        """
+        posed = Posed(anchor, self.mu if mu is None else mu, linear, start)
+        params, steps = self.pose(posed, self.budget if budget is None else budget)
+        return Solution(
+            anchor=self.received if anchor is None else anchor,
+            params=params,
+            steps=steps,
+            learning_rate=self.learning_rate,
+            mu=posed.mu,
+            solver=self.solver,
+            sent=self.sent,
+            state=self.state,
+            received=self.received,
+        )
