@@ -50,7 +50,7 @@ def write_tensors(
     path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write named arrays as safetensors."""
-    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}  # a number stays a number
     write_atomically(path, safetensors.numpy.save(contiguous, dict(metadata or {})))
 
 
