@@ -17,6 +17,7 @@ import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from fedprox.core.cache import cache_folder
+from fedprox.core.fast_forms import in_fast_forms
 
 __all__ = [
     "SMALL",
@@ -35,13 +36,14 @@ def compiled(function: Callable[..., Any], *, small: bool = False) -> Callable[.
     """Return `function` compiled for one core; with `small`, where no product of two matrices is large, as one kernel.
 
     In one kernel products are inline code; XLA's library for them, which is faster for larger ones, must not be used.
+    Elsewhere convolutions and pooling are brought into the forms that the library takes (`fedprox.core.fast_forms`).
     """
     if jax.default_backend() != "cpu":
         return jax.jit(function)
     options: dict[str, Any] = {"xla_cpu_multi_thread_eigen": False}
     if small:
         options["xla_cpu_experimental_ynn_fusion_type"] = ""
-    return jax.jit(one_kernel(function) if small else function, compiler_options=options)
+    return jax.jit(one_kernel(function) if small else in_fast_forms(function), compiler_options=options)
 
 
 def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,153 @@
+"""Convolutions and pooling of any model, brought into the forms that XLA runs fast on a CPU, also within loops.
+
+XLA's CPU compiler hands a convolution to its fast library only where the axes are in one order: examples, space,
+channels (and space, inputs, outputs for the weights). In a program's entry computation it transposes the others
+itself, in the body of a loop it does not; the derivatives of a convolution are not in that order and take twenty times
+as long there. And it has no fast code for the derivative of a maximum over windows.
+
+So before a program is compiled, its operations are looked through (in calls, loops and branches too) and such
+convolutions are written as transpose, convolution, transpose, such derivatives as comparisons. What the program
+computes stays the same. A program without any of them is left as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+__all__ = ["in_fast_forms"]
+
+
+def in_fast_forms(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with its convolutions and derivatives of pooling in their fast forms.
+
+    It is meant for a function that is to be compiled, not differentiated: rules for derivatives are lost.
+    """
+
+    def rewritten(*arguments: Any) -> Any:
+        closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        if not _has_slow_forms(closed.jaxpr):
+            return function(*arguments)
+        outputs = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(shape), outputs)
+
+    return rewritten
+
+
+def _has_slow_forms(jaxpr: Any) -> bool:
+    return any(
+        _fast_form(equation) is not None or any(_has_slow_forms(each.jaxpr) for each in _inner(equation))
+        for equation in jaxpr.eqns
+    )
+
+
+def _evaluate(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """Return what a program computes, with each slow form replaced."""
+    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+
+    def read(variable: Any) -> Any:
+        return variable.val if isinstance(variable, Literal) else values[variable]
+
+    for equation in jaxpr.eqns:
+        inputs = [read(variable) for variable in equation.invars]
+        with equation.ctx.manager:
+            outputs = _apply(equation, inputs)
+        values.update(zip(equation.outvars, outputs, strict=True))
+    return [read(variable) for variable in jaxpr.outvars]
+
+
+def _apply(equation: Any, inputs: list[Any]) -> list[Any]:
+    params, name = equation.params, equation.primitive.name
+    if (form := _fast_form(equation)) is not None:
+        return [form(*inputs, **params)]
+    inner = _inner(equation)
+    is_slow = any(_has_slow_forms(each.jaxpr) for each in inner)
+    if name in _WITH_RULES or (is_slow and name in _CALLS):
+        return _evaluate(inner[0].jaxpr, inner[0].consts, inputs)
+    if is_slow:
+        params = {name: _with_fast_forms(value) for name, value in params.items()}
+    outputs = equation.primitive.bind(*inputs, **params)
+    return list(outputs) if equation.primitive.multiple_results else [outputs]
+
+
+def _inner(equation: Any) -> list[ClosedJaxpr]:
+    """Return the programs within an operation."""
+    found = []
+    for value in equation.params.values():
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, ClosedJaxpr):
+                found.append(each)
+            elif isinstance(each, Jaxpr):
+                found.append(ClosedJaxpr(each, ()))
+    return found
+
+
+def _with_fast_forms(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_with_fast_forms(each) for each in value)
+    if not isinstance(value, ClosedJaxpr) or not _has_slow_forms(value.jaxpr):
+        return value
+    return jax.make_jaxpr(lambda *arguments: _evaluate(value.jaxpr, value.consts, arguments))(*value.in_avals)
+
+
+def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
+    """Return how to compute an operation that XLA computes slowly, or None."""
+    params, name = equation.params, equation.primitive.name
+    if name == "conv_general_dilated" and tuple(params["dimension_numbers"]) != _axes(equation.invars[0].aval.ndim):
+        return _convolution
+    if (
+        name == "select_and_scatter_add"
+        and params["select_prim"] is lax.ge_p
+        and tuple(params["window_strides"]) == tuple(params["window_dimensions"])
+        and not any(map(any, params["padding"]))
+    ):
+        return _max_pooling_derivative
+    return None
+
+
+def _axes(dimensions: int) -> tuple[tuple[int, ...], ...]:
+    """Return which axes are examples, channels and space in the form that XLA's library takes."""
+    last, space = dimensions - 1, range(1, dimensions - 1)
+    return (0, last, *space), (last, last - 1, *(axis - 1 for axis in space)), (0, last, *space)
+
+
+def _convolution(left: jax.Array, right: jax.Array, *, dimension_numbers: Any, **params: Any) -> jax.Array:
+    fast = _axes(left.ndim)
+    left, right = (
+        lax.transpose(array, [given[form.index(axis)] for axis in range(array.ndim)])
+        for array, given, form in zip((left, right), dimension_numbers, fast, strict=False)
+    )
+    params["padding"] = list(params["padding"])
+    names = lax.ConvDimensionNumbers(*fast)
+    out = lax.conv_general_dilated(left, right, dimension_numbers=names, **params)
+    given = dimension_numbers[2]
+    return lax.transpose(out, [fast[2][given.index(axis)] for axis in range(out.ndim)])
+
+
+def _max_pooling_derivative(source: jax.Array, operand: jax.Array, *, window_dimensions: Any, **_: Any) -> jax.Array:
+    """Return the source at the first largest entry of each window, and zeros elsewhere; windows do not overlap."""
+    covered = [count * size for count, size in zip(source.shape, window_dimensions, strict=True)]
+    places = list(itertools.product(*map(range, window_dimensions)))
+    entries = [lax.slice(operand, place, covered, window_dimensions) for place in places]
+    largest, where = entries[0], jnp.zeros(source.shape, jnp.int32)
+    for index, entry in enumerate(entries[1:], start=1):
+        larger = entry > largest
+        largest, where = jnp.where(larger, entry, largest), jnp.where(larger, index, where)
+    spread = jnp.stack([jnp.where(where == index, source, 0) for index in range(len(places))])
+    spread = spread.reshape(*window_dimensions, *source.shape)
+    count = source.ndim
+    spread = lax.transpose(
+        spread, [axis for pair in zip(range(count, 2 * count), range(count), strict=True) for axis in pair]
+    )
+    rest = [(0, whole - part, 0) for whole, part in zip(operand.shape, covered, strict=True)]
+    return lax.pad(spread.reshape(covered), jnp.zeros((), source.dtype), rest)
+
+
+_WITH_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}  # for derivatives, which come before this
+_CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}

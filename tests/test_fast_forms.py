@@ -1,0 +1,161 @@
+"""Convolutions and pooling of any program are brought into the forms that XLA runs fast within loops."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fedprox.config import SolverConfig
+from fedprox.core.fast_forms import in_fast_forms
+from fedprox.core.operation_count import count_operations
+from fedprox.measures.pass_program import Places, walk_program
+from fedprox.models import Model, cnn, mlp
+from fedprox.solvers import build, minibatch_program
+from fedprox.solvers.subproblem import Subproblem
+
+FAST = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))  # examples, space, channels; space, inputs, outputs
+
+
+def operations(jaxpr):
+    """Yield the operations of a program, also those within others."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for each in value if isinstance(value, tuple) else (value,):
+                if hasattr(each, "eqns") or hasattr(each, "jaxpr"):
+                    yield from operations(getattr(each, "jaxpr", each))
+
+
+def is_fast(function, *arguments):
+    """Return whether a function has convolutions, and all are in the fast form; so with derivatives of pooling."""
+    found = list(operations(jax.jit(function).trace(*arguments).jaxpr.jaxpr))
+    names = {each.primitive.name for each in found}
+    numbers = [each.params["dimension_numbers"] for each in found if each.primitive.name == "conv_general_dilated"]
+    return bool(numbers) and all(tuple(each) == FAST for each in numbers) and "select_and_scatter_add" not in names
+
+
+def image(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def squares(x, weights, **options):
+    return (lax.conv_general_dilated(x, weights, **options) ** 2).sum()
+
+
+NHWC, NCHW = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
+
+
+@pytest.mark.parametrize(
+    ("x", "weights", "options"),
+    [
+        (image(2, 6, 5, 4), image(3, 3, 4, 6, seed=1), {"padding": "SAME", "dimension_numbers": NHWC}),
+        (image(2, 4, 6, 5), image(6, 4, 3, 3, seed=1), {"padding": "VALID", "dimension_numbers": NCHW}),
+        (image(2, 7, 6, 4), image(3, 2, 4, 6, seed=1), {"window_strides": (2, 3), "dimension_numbers": NHWC}),
+        (image(2, 9, 8, 4), image(3, 3, 4, 6, seed=1), {"rhs_dilation": (2, 1), "dimension_numbers": NHWC}),
+        (image(2, 6, 6, 4), image(3, 3, 2, 6, seed=1), {"feature_group_count": 2, "dimension_numbers": NHWC}),
+    ],
+)
+def test_a_convolution_and_its_derivatives_are_the_same(x, weights, options):
+    options = {"window_strides": (1, 1), "padding": "SAME", **options}
+
+    def derivatives(x, weights):
+        return jax.grad(lambda x, weights: squares(x, weights, **options), argnums=(0, 1))(x, weights)
+
+    assert not is_fast(derivatives, x, weights)
+    assert is_fast(in_fast_forms(derivatives), x, weights)
+    for ours, plain in zip(in_fast_forms(derivatives)(x, weights), derivatives(x, weights), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-4)
+
+
+def test_within_loops_branches_calls_and_rules():
+    options = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": NHWC}
+    x = image(2, 5, 5, 3)
+
+    @jax.custom_jvp
+    def doubled(weights):
+        return 2 * gradient(weights)
+
+    @doubled.defjvp
+    def _(at, along):
+        raise AssertionError
+
+    def gradient(weights):
+        return jax.grad(lambda weights: squares(x, weights, **options))(weights)
+
+    def program(weights, steps):
+        weights = lax.fori_loop(0, steps, lambda _, w: w - 0.001 * gradient(w), weights)
+        weights, _ = lax.scan(lambda w, _: (w - 0.001 * jax.jit(gradient)(w), None), weights, length=2)
+        weights = lax.cond(steps > 1, lambda w: w - 0.001 * gradient(w), lambda w: w, weights)
+        return weights - 0.001 * doubled(weights) - 0.001 * jax.checkpoint(gradient)(weights)
+
+    arguments = image(3, 3, 3, 3, seed=1), jnp.int32(3)
+    assert is_fast(in_fast_forms(program), *arguments)
+    np.testing.assert_allclose(in_fast_forms(program)(*arguments), program(*arguments), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 6, 3), (1, 5, 7, 2), (3, 2, 2, 1)])
+def test_of_equal_entries_pooling_passes_the_derivative_to_the_first(shape):
+    x = jnp.round(image(*shape))  # many are equal
+
+    def derivative(x, weights):
+        pooled = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        return jax.grad(lambda x: (weights * _pool(x)).sum())(x), pooled
+
+    def _pool(x):
+        return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+    weights = image(*_pool(x).shape, seed=1)
+    names = {each.primitive.name for each in operations(jax.make_jaxpr(in_fast_forms(derivative))(x, weights).jaxpr)}
+    assert "select_and_scatter_add" not in names
+    for ours, plain in zip(in_fast_forms(derivative)(x, weights), derivative(x, weights), strict=True):
+        np.testing.assert_array_equal(ours, plain)
+
+
+def test_windows_that_overlap_are_left_as_they_are():
+    def derivative(x):
+        return jax.grad(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME").sum())(x)
+
+    x = image(2, 6, 6, 3)
+    np.testing.assert_array_equal(in_fast_forms(derivative)(x), derivative(x))
+
+
+def test_a_program_without_them_is_called_as_it_is():
+    calls = []
+
+    def function(tree):
+        calls.append(tree)
+        return {"sum": tree["a"] + 1}
+
+    assert in_fast_forms(function)({"a": 1.0}) == {"sum": 2.0}
+    assert calls[-1] == {"a": 1.0}
+
+
+def test_the_loops_over_steps_and_data_of_an_own_model_are_fast():
+    def loss(params, x, y):
+        out = lax.conv_general_dilated(x, params, (1, 1), "SAME", dimension_numbers=NCHW)  # as PyTorch orders axes
+        pooled = lax.reduce_window(jax.nn.relu(out), -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+        return (pooled.mean((1, 2, 3)) - y) ** 2
+
+    model = Model("own", lambda key: jnp.zeros((2, 3, 3, 3)), loss, None)
+    x, y, params = jnp.zeros((20, 3, 6, 6)), jnp.zeros(20), jnp.zeros((2, 3, 3, 3))
+    steps = minibatch_program(model, build(SolverConfig()), 4)
+    problem, rate, rows = Subproblem(params, jnp.float32(0)), jnp.float32(0.1), jnp.zeros((3, 4), jnp.int32)
+    assert is_fast(steps.__wrapped__, params, (), problem, rate, x, y, jnp.array([0, 20, 0, 3]), rows)
+    places = Places(jnp.array([0]), jnp.array([20]), (jnp.ones(1),))
+    assert is_fast(walk_program(model, 5).__wrapped__, params, x, y, places, jnp.array([0, 1]))
+
+
+def test_operations_are_counted_by_hand():
+    perceptron = mlp(features=4, classes=2, hidden=8)
+    params = perceptron.init(jax.random.key(0))
+    assert count_operations(perceptron.loss, params, image(1, 4), jnp.zeros(1, jnp.int32)) == 2 * (4 * 8 + 8 * 2)
+    network = cnn((8, 8), classes=2, channels=(3, 5))
+    params = network.init(jax.random.key(0))
+    found = count_operations(network.loss, params, image(1, 8, 8), jnp.zeros(1, jnp.int32))
+    assert found == 2 * (64 * 25 * 3 + 16 * 25 * 3 * 5 + 2 * 2 * 5 * 2)
+
+    def loop(weights, x):
+        return lax.scan(lambda x, _: (lax.cond(x[0] > 0, lambda x: weights @ x, lambda x: x, x), None), x, length=7)[0]
+
+    assert count_operations(loop, jnp.zeros((3, 3)), jnp.zeros(3)) == 7 * 2 * 9
