@@ -67,7 +67,7 @@ def test_a_command_without_its_package(
 
     optax_steps._named.cache_clear()
     take_away(monkeypatch, module)
-    monkeypatch.delitem(sys.modules, "fedprox.report.trackers.mlflow_tracker", raising=False)
+    monkeypatch.delitem(sys.modules, "fedprox.training.trackers.mlflow_tracker", raising=False)
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2, done.output

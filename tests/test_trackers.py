@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import fedprox
 from fedprox.cli import app
-from fedprox.report.trackers import build
+from fedprox.training.trackers import build
 
 CONFIG = "rounds = {rounds}\n[solver]\nepochs = 1\n[checkpoint]\nevery = 1\n[measure]\nevery = 2\n"
 
@@ -107,6 +107,6 @@ def test_an_unknown_tracker_is_refused_before_anything_is_written(tmp_path: Path
 
 def test_a_tracker_whose_package_is_missing_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.delitem(sys.modules, "fedprox.report.trackers.wandb_tracker", raising=False)
+    monkeypatch.delitem(sys.modules, "fedprox.training.trackers.wandb_tracker", raising=False)
     with pytest.raises(fedprox.FedProxError, match=r"pip install 'fedprox\[wandb\]'"):
         build("wandb", tmp_path, fedprox.Config())

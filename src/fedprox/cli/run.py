@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedprox.cli.app import ConfigName, Json, Overrides, answers_errors, app, error_console, next_folder, say_json
+from fedprox.cli.app import ConfigName, Json, Overrides, answers_errors, app, next_folder, say_json
 
 __all__ = ["run"]
 
@@ -27,8 +27,8 @@ def run(
 ) -> None:
     """Train one federated model and write its run folder.
 
-    An interrupt (exit code 130) or a termination (143) ends the run after its round, with a checkpoint, from which
-    --resume goes on.
+    An interrupt (exit code 130) or a termination (143) ends the run after its round, with a checkpoint from which
+    --resume continues.
 
     Example: fedprox run synthetic-1-1 -s method.mu=1 -s devices.stragglers=0.9 --track tensorboard
     """
@@ -38,26 +38,16 @@ def run(
     from fedprox.config.recipes import load_settings
     from fedprox.core.errors import ConfigError
     from fedprox.core.signals import StopOnSignal
-    from fedprox.report.terminal import RunBars
     from fedprox.runs.summary_text import summary_lines
 
     if resume and out is None:
         raise ConfigError("`--out` must be given with --resume: the run folder to continue")
     settled = Config.from_dict(with_overrides(load_settings(config), set_))
     folder = out or next_folder(Path(config).stem)
-    from fedprox.report.trackers import build
-    from fedprox.training.loop import train
-    from fedprox.training.result import Progress  # after the checks: this imports JAX
+    from fedprox.training.loop import train  # after the checks: this imports JAX
 
-    trackers = [build(name, folder, settled) for name in track]
-    with RunBars(error_console()) as bars, StopOnSignal(signal.SIGINT, signal.SIGTERM) as stop:
-
-        def show(progress: Progress) -> None:
-            bars.show(settled.method.name, progress.round, progress.rounds, progress.metrics)
-
-        result = train(settled, out=folder, resume=resume, callbacks=[show, *trackers, stop])
-    for tracker in trackers:
-        tracker.close(result.summary)
+    with StopOnSignal(signal.SIGINT, signal.SIGTERM) as stop:
+        result = train(settled, out=folder, resume=resume, callbacks=[stop], progress=True, track=track)
     if as_json:
         say_json({"out": str(folder), "summary": result.summary})
     else:

@@ -16,10 +16,10 @@ from fedprox.report.page import page, table
 from fedprox.report.participation import participation
 from fedprox.report.reached_devices_section import reach_figure, reach_section, reached
 from fedprox.report.verdict import verdict
-from fedprox.runs.reader import find_runs
+from fedprox.runs.reader import SavedRun, find_runs
 from fedprox.runs.seed_groups import Group, differing, flat_settings, group_runs, setting_text
 
-__all__ = ["report", "verdict", "write_report"]
+__all__ = ["report", "verdict", "write_report", "write_report_on"]
 
 
 def write_report(paths: Sequence[str | Path], out: str | Path, title: str = "") -> Path:
@@ -27,8 +27,13 @@ def write_report(paths: Sequence[str | Path], out: str | Path, title: str = "") 
     runs = [run for run in find_runs(paths) if len(run.history)]
     if not runs:
         raise RunFolderError(f"{paths[0]} holds no measured round yet, so there is nothing to report")
+    return write_report_on(runs, out, title or _title(paths))
+
+
+def write_report_on(runs: Sequence[SavedRun], out: str | Path, title: str) -> Path:
+    """Write the report on runs that have been read, or were never written, to the file `out`."""
     out = Path(out)
-    text = report(group_runs(runs), title or _title(paths))
+    text = report(group_runs(runs), title)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, text.encode())

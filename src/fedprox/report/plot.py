@@ -5,6 +5,7 @@ Curves differ in colour and in line style, so that a picture also reads in print
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,21 +18,24 @@ from fedprox.core.errors import RunFolderError
 from fedprox.runs.curve_axis import ROUNDS, Axis, on_axis
 from fedprox.runs.history import History
 
-__all__ = ["curves", "save", "save_picture", "suite_curves"]
+__all__ = ["Picture", "curves", "run_picture", "save", "save_picture", "suite_curves"]
 
 _PANELS = (("train_loss", "training loss"), ("test_accuracy", "test accuracy"))
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")  # Okabe and Ito
 _LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 3)))
 
 
-def curves(histories: Mapping[str, Sequence[History]], title: str = "", axis: Axis = ROUNDS) -> Figure:
+def curves(
+    histories: Mapping[str, Sequence[History]], title: str = "", axis: Axis = ROUNDS, *, legend: bool = True
+) -> Picture:
     """Plot each variant's mean over seeds, with a band of one standard deviation where there are several."""
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Picture(figsize=(10, 4), layout="constrained")
     for axes, (name, label) in zip(figure.subplots(1, 2), _PANELS, strict=True):
         _plot(axes, histories, name, axis, band=True)
         axes.set_xlabel(axis.label)
         axes.set_ylabel(label)
-    figure.axes[0].legend(frameon=False, handlelength=3)
+    if legend:
+        figure.axes[0].legend(frameon=False, handlelength=3)
     if title:
         figure.suptitle(title)
     seeds = max((len(runs) for runs in histories.values()), default=1)
@@ -65,6 +69,23 @@ def suite_curves(
     if title:
         figure.suptitle(title)
     return figure
+
+
+class Picture(Figure):
+    """A figure that a notebook shows by itself."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png", dpi=100)
+        return content.getvalue()
+
+
+def run_picture(history: History, path: str | Path | None = None) -> Picture:
+    """Return the picture of one run, and write it to `path` where one is given."""
+    picture = curves({"run": [history]}, legend=False)
+    if path is not None:
+        save(picture, Path(path))
+    return picture
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from fedprox.core.errors import DataError, nearest
 from fedprox.core.extras import needs_extra
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ class History(Sequence[Record]):
         self._rows.append(row)
 
     def column(self, name: str) -> list[Any]:
-        """Return one value per row, None where a row has none."""
+        """Return one value per row, None where a row has none; a name that no row has is an error."""
+        if self._rows and not any(name in row for row in self._rows):
+            known = dict.fromkeys(key for row in self._rows for key in row)
+            raise DataError(f"the records have no column `{name}`{nearest(name, known)}")
         return [row.get(name) for row in self._rows]
 
     def to_pandas(self) -> pandas.DataFrame:

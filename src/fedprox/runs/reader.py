@@ -15,11 +15,12 @@ from fedprox.core.files import read_tensors
 from fedprox.runs.history import History
 from fedprox.runs.folder import read_history, read_summary
 from fedprox.core.trees import Tree
+from fedprox.runs.summary_text import outcome_text
 
-__all__ = ["SavedRun", "find_runs", "load_run", "nested"]
+__all__ = ["MemoryRun", "SavedRun", "find_runs", "load_run", "nested"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SavedRun:
     """A run folder, read. The larger files are read when they are first asked for.
 
@@ -34,6 +35,9 @@ class SavedRun:
     config: Config
     history: History
     summary: dict[str, Any] | None
+
+    def __repr__(self) -> str:
+        return f"SavedRun({self.path}: {outcome_text(self.history, self.summary)})"
 
     @cached_property
     def devices(self) -> History:
@@ -66,6 +70,16 @@ class SavedRun:
     def last(self) -> dict[str, Any]:
         """The last measured round."""
         return self.history[-1]
+
+
+class MemoryRun(SavedRun):
+    """A run that was not written to a folder: what a report needs of it, without the evaluation of each device."""
+
+    def __init__(
+        self, path: Path, config: Config, history: History, summary: dict[str, Any] | None, devices: History
+    ) -> None:
+        super().__init__(path, config, history, summary)
+        self.__dict__ |= {"devices": devices, "evaluation": History(), "params": None}
 
 
 def load_run(path: str | Path) -> SavedRun:

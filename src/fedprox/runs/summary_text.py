@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["number", "percent", "summary_lines"]
+__all__ = ["number", "outcome_text", "percent", "summary_lines"]
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -25,6 +25,20 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     if summary["converged_round"] is not None:
         lines.append(f"converged at round {summary['converged_round']}")
     return lines
+
+
+def outcome_text(history: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None) -> str:
+    """Return the outcome of a run in a few words.
+
+    >>> outcome_text([{"round": 2, "train_loss": 0.5, "test_accuracy": 0.25}], None)
+    'not ended, round 2: train loss 0.5000, test accuracy 25.0%'
+    """
+    if not history:
+        return "no round measured yet"
+    last = history[-1]
+    state = "not ended" if summary is None else summary["ended"]
+    values = f"train loss {number(last['train_loss'], '.4f')}, test accuracy {percent(last['test_accuracy'])}"
+    return f"{state}, round {last['round']}: {values}"
 
 
 def number(value: float | None, form: str) -> str:

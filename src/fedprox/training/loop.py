@@ -39,6 +39,7 @@ from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.privacy import build_accountant, build_mechanism, check_private, seeded_normals
 from fedprox.runs.folder import RunFolder, check_usable, is_measured
 from fedprox.solvers import Solver
+from fedprox.training.followers import Followers
 from fedprox.training.journal import Journal
 from fedprox.training.plan import RoundPlan, check_plan, plan_round
 from fedprox.training.result import Callback, Progress, Result
@@ -59,6 +60,8 @@ def train(
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
+    progress: bool = False,
+    track: str | Sequence[str] = (),
 ) -> Result:
     """Run a federated optimisation.
 
@@ -68,6 +71,8 @@ def train(
       callbacks: called after every round with a `Progress`; one that returns True ends the run.
       out: the run folder to write; nothing is written without it.
       resume: continue the run that is in `out`.
+      progress: show a bar on a terminal or in a notebook; elsewhere nothing is printed.
+      track: also write metrics for "tensorboard", "mlflow" or "wandb" (one name or several), beside `out`.
 
     >>> result = train({"rounds": 1, "data": {"name": "synthetic_iid"}})
     >>> round(result.history[0]["train_loss"], 4)  # log 10: all classes are equally likely at the start
@@ -76,6 +81,7 @@ def train(
     started = time.perf_counter()
     config = Config.of(config)
     prepare()
+    followers = Followers(config, out, progress=progress, track=track)
     given = Blueprint(config.to_dict(), model, method, solver)
     population = population or data.load(config)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
@@ -93,6 +99,7 @@ def train(
     if out is not None:
         check_usable(Path(out), config, resume=resume)  # before a cluster starts
     with ExitStack() as open_until_the_end:
+        open_until_the_end.enter_context(followers)
         workers = Workers(config.engine.local_workers)
         open_until_the_end.callback(workers.close)
         train_data = LoadedSamples.of(population.train, model)
@@ -123,7 +130,7 @@ def train(
             open_until_the_end.callback(folder.close)
         journal = Journal(config, folder, started)
         run = _Run(config, population, method, solver_for, state, traffic, clock, engine, measurer, journal)
-        return run.to_the_end(callbacks)
+        return followers.ended(run.to_the_end([*callbacks, *followers.callbacks]))
 
 
 class _Run:

@@ -34,9 +34,9 @@ class Tracker(Protocol):
 def build(name: str, folder: Path, config: Config) -> Tracker:
     """Return the tracker `name` for the run in `folder`."""
     if name not in NAMES:
-        raise ConfigError(f"`--track` must be one of {', '.join(NAMES)}; got {name!r}{nearest(name, NAMES)}")
+        raise ConfigError(f"`track` must be one of {', '.join(NAMES)}; got {name!r}{nearest(name, NAMES)}")
     with needs_extra(name, f"tracking with {name}"):
-        module = importlib.import_module(f"fedprox.report.trackers.{name}_tracker")
+        module = importlib.import_module(f"fedprox.training.trackers.{name}_tracker")
     tracker: Tracker = module.tracker(folder, config)
     return tracker
 

@@ -12,9 +12,9 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
 from fedprox.config import Config
-from fedprox.report.trackers import numbers
 from fedprox.runs.seed_groups import flat_settings
 from fedprox.training.result import Progress
+from fedprox.training.trackers import numbers
 
 __all__ = ["MlflowTracker", "tracker"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import wandb
 
 from fedprox.config import Config
-from fedprox.report.trackers import numbers
 from fedprox.training.result import Progress
+from fedprox.training.trackers import numbers
 
 __all__ = ["WandbTracker", "tracker"]
 

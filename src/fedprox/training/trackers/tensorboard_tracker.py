@@ -12,8 +12,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from fedprox.config import Config
-from fedprox.report.trackers import numbers
 from fedprox.training.result import Progress
+from fedprox.training.trackers import numbers
 
 __all__ = ["TensorBoardTracker", "tracker"]
 

@@ -1,0 +1,57 @@
+"""What follows a run while it is under way: a progress bar, and experiment trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from fedprox.config import Config
+from fedprox.core.errors import ConfigError
+from fedprox.report.progress import open_bars
+from fedprox.training.result import Callback, Progress, Result
+from fedprox.training.trackers import Tracker, build
+
+__all__ = ["Followers"]
+
+
+class Followers:
+    """The bar and the trackers of one run.
+
+    Args:
+      config: the run's config.
+      out: the run folder; trackers write in it or beside it.
+      progress: show a bar: on a terminal or in a notebook, and nowhere else.
+      track: names of trackers, or one name.
+    """
+
+    def __init__(self, config: Config, out: str | Path | None, *, progress: bool, track: str | Sequence[str]) -> None:
+        names = [track] if isinstance(track, str) else list(track)
+        if names and out is None:
+            raise ConfigError(f"`track` must be used with `out`, the run folder; got track={names[0]!r} without it")
+        self._config, self._path = config, None if out is None else Path(out)
+        self._trackers: list[Tracker] = [build(name, Path(out), config) for name in names if out is not None]
+        self._progress, self._open = progress, ExitStack()
+
+    def __enter__(self) -> Followers:
+        self._bars = self._open.enter_context(open_bars()) if self._progress else None
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    @property
+    def callbacks(self) -> list[Callback]:
+        """What the loop calls after every round."""
+        return [*([self._show] if self._bars is not None else []), *self._trackers]
+
+    def ended(self, result: Result) -> Result:
+        """Close the trackers, and return the result with its config and folder."""
+        for tracker in self._trackers:
+            tracker.close(result.summary)
+        return replace(result, config=self._config, path=self._path)
+
+    def _show(self, progress: Progress) -> None:
+        if self._bars is not None:
+            self._bars.show(self._config.method.name, progress.round, progress.rounds, progress.metrics)
