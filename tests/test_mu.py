@@ -178,11 +178,16 @@ def test_build_follows_the_config():
     assert mu.build(MethodConfig(mu="auto"), 0.03) == AutoMu.start(0.03)
 
 
-@pytest.mark.parametrize("value", [-1.0, "automatic", math.inf, True])
+@pytest.mark.parametrize("value", [-1.0, math.inf, True])
 def test_bad_mu_is_refused(value):
     with pytest.raises(ConfigError) as error:
         Config.from_dict({"method": {"mu": value}})
     assert str(error.value) == f"`method.mu` must be a number >= 0, 'adaptive' or 'auto'; got {value!r}"
+
+
+def test_an_unknown_rule_for_mu_is_refused():
+    with pytest.raises(ConfigError, match=r"`method.mu` must be one of adaptive, auto, .* a number >= 0; got 'often'"):
+        Config.from_dict({"method": {"mu": "often"}})
 
 
 @pytest.mark.parametrize("rule", ["adaptive", "auto"])

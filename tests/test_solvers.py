@@ -458,7 +458,7 @@ class _counting_compilations:  # noqa: N801 - reads as a sentence
         ({"name": "lbfgs", "options": {"memroy": 3}}, r"`solver.options.memroy` must be an option of lbfgs \(memory\)"),
         ({"name": "lbfgs", "options": {"memory": 0}}, "`solver.options.memory` must be a whole number >= 1; got 0"),
         ({"name": "adam", "options": {"beta1": 1.5}}, r"`solver.options.beta1` must be a number in \[0, 1\); got 1.5"),
-        ({"name": "adam", "options": {"beta1": "x"}}, "`solver.options.beta1` must be a number; got 'x'"),
+        ({"name": "adam", "options": {"beta1": "x"}}, r"`solver.options.beta1` must be a number in \[0, 1\); got 'x'"),
         ({"name": "sgd", "options": {"beta1": 0.9}}, r"must be an option of sgd \(it has none\)"),
         ({"name": "optax", "options": {"name": "admm"}}, "must be one of optax's optimisers.*got 'admm'"),
         ({"name": "optax", "options": {"name": "adam", "b7": 1}}, "`solver.options` must be what optax.adam takes"),

@@ -5,7 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedprox.cli import app
-from fedprox.config import METHOD_KEYS, Config
+from fedprox.config import Config
+from fedprox.config.parts import builtin_names
 from fedprox.config.recipes import load_settings
 from fedprox.core.errors import ConfigError
 from fedprox.experiments.compare import plan, variant
@@ -19,7 +20,7 @@ def test_the_benchmark_suite_has_every_method(tmp_path):
     assert suite.seeds == 5
     assert suite.stragglers == (0.0, 0.5, 0.9)
     jobs = plan(settings, [variant(text) for text in suite.methods], 1, tmp_path)
-    assert {job.config.method.name for job in jobs} == set(METHOD_KEYS)
+    assert {job.config.method.name for job in jobs} == set(builtin_names("methods"))
 
 
 def test_a_suite_is_one_paired_comparison_per_share(tmp_path):

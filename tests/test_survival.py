@@ -4,13 +4,13 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
 
 import fedprox
-from fedprox.config import Config, MethodConfig
+from fedprox.config import Config
+from fedprox.config.parts import builtin_names
 from fedprox.runs.folder import Checkpoint, RunFolder, read_history
 
 TIMES = ("seconds", "solve_seconds", "measure_seconds")
@@ -105,7 +105,7 @@ def test_a_half_written_last_line_is_repaired(tmp_path: Path) -> None:
     assert_same(run, tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", get_args(MethodConfig.model_fields["name"].annotation))
+@pytest.mark.parametrize("name", builtin_names("methods"))
 def test_every_method_continues_as_if_undisturbed(tmp_path: Path, name: str) -> None:
     config = {"rounds": 5, "solver": {"epochs": 1}, "devices": {"stragglers": 0.5}, "checkpoint": {"every": 2}}
     config["method"] = {"name": name}

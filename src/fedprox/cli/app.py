@@ -53,7 +53,10 @@ def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
+        from fedprox.config.part_search import allow_current_folder
+
         warnings.showwarning = _show_warning
+        allow_current_folder()
         try:
             command(*args, **kwargs)
         except FedProxError as error:

@@ -34,8 +34,9 @@ def tune(
 ) -> None:
     """Choose the learning rate and mu as the paper does, and write the config.
 
-    First the learning rate on FedAvg with E = 1 and no stragglers, then mu from 0.001, 0.01, 0.1 and 1 for FedProx on
-    the config as it stands. Started again with the same folder it continues.
+    First the learning rate on FedAvg with E = 1 and no stragglers, then mu from 0.001, 0.01, 0.1 and 1 on the config as
+    it stands, for its method where that has a proximal term and else for FedProx. Started again with the same folder it
+    continues.
 
     Example: fedprox tune synthetic-1-1 -s devices.stragglers=0.9 --out runs/tune && fedprox run runs/tune/tuned.toml
     """
@@ -71,7 +72,7 @@ def tune(
         say_json({"out": str(chosen), "chosen": values, "scores": scores, "judged": _HOW})
         return
     typer.echo(f"On FedAvg with E = 1 and no stragglers: {result.rate.words()}")
-    typer.echo(f"On FedProx with this rate: {result.mu.words()}")
+    typer.echo(f"On {result.config.method.name} with this rate: {result.mu.words()}")
     typer.echo(f"{_HOW}\nconfig: {chosen}")
 
 

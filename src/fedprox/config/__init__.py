@@ -20,7 +20,6 @@ from fedprox.config.config import Config
 from fedprox.config.overrides import with_overrides
 from fedprox.config.privacy import PrivacyConfig
 from fedprox.config.sections import (
-    METHOD_KEYS,
     CheckpointConfig,
     DataConfig,
     DeployConfig,
@@ -36,7 +35,6 @@ from fedprox.config.sections import (
 from fedprox.config.toml import read_toml
 
 __all__ = [
-    "METHOD_KEYS",
     "CheckpointConfig",
     "CompatConfig",
     "Config",

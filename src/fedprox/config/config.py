@@ -12,9 +12,9 @@ from pydantic_core import ErrorDetails
 from fedprox.config.compat import CompatConfig
 from fedprox.config.fields import Count, Section, Seed
 from fedprox.config.privacy import PrivacyConfig
+from fedprox.config.resolution import resolve_parts, takes_mu
 from fedprox.config.rules import check_together
 from fedprox.config.sections import (
-    METHOD_KEYS,
     CheckpointConfig,
     DataConfig,
     DeployConfig,
@@ -58,7 +58,7 @@ class Config(Section):
         if "compare" in settings:
             raise ConfigError("a config with a [compare] section describes several runs; use `fedprox compare`")
         try:
-            config = cls.model_validate(dict(settings))
+            config = cls.model_validate(resolve_parts(settings))
         except ValidationError as error:
             raise ConfigError(_sentence(error.errors()[0])) from None
         check_together(config)
@@ -71,18 +71,23 @@ class Config(Section):
 
     @classmethod
     def of(cls, config: Config | Mapping[str, Any] | str | Path) -> Config:
-        """Accept what `fedprox.train` accepts: a Config, a dict or the path of a TOML file."""
-        if isinstance(config, Config):
-            return config
-        if isinstance(config, Mapping):
-            return cls.from_dict(config)
-        return cls.from_toml(config)
+        """Accept what `fedprox.train` accepts: a Config, a dict, the path of a TOML file or the name of a recipe.
+
+        As on the command line, text that ends in .toml or holds a slash is a path.
+
+        >>> Config.of("synthetic-1-1").method.mu
+        1.0
+        """
+        from fedprox.config.recipes import load_settings
+
+        return config if isinstance(config, Config) else cls.from_dict(load_settings(config))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the resolved settings as plain nested values; `from_dict` takes them back."""
         settings = self.model_dump()
-        belongs = ("name", *METHOD_KEYS[self.method.name])  # a key of another method would be refused
-        settings["method"] = {key: value for key, value in settings["method"].items() if key in belongs}
+        if not takes_mu(self.method.name):  # mu would be refused
+            shared = set(MethodConfig.model_fields) - {"name"}
+            settings["method"] = {key: value for key, value in settings["method"].items() if key not in shared}
         return settings
 
     def to_toml(self) -> str:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["BelowOne", "Count", "CountOrZero", "Flag", "NotNegative", "Positive", "Section", "Seed", "Share", "Text"]
+__all__ = [
+    "BelowOne",
+    "Count",
+    "CountOrZero",
+    "Flag",
+    "NotNegative",
+    "PartSection",
+    "Positive",
+    "Section",
+    "Seed",
+    "Share",
+    "Text",
+]
 
 # A field's description is its rule: the words between "must be" and "; got" in the error that a bad value gets.
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="a whole number >= 0")]
@@ -24,3 +36,13 @@ class Section(BaseModel):
     """A group of settings: frozen, strict about types, closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+
+class PartSection(Section):
+    """A section that names a part, and takes the part's keys beside its own (`fedprox.config.resolution`)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that were given, not those at the section's defaults."""
+        return {**{key: getattr(self, key) for key in self.model_fields_set}, **(self.model_extra or {})}

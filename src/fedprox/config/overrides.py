@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedprox.config.config import Config
-from fedprox.config.fields import Section
-from fedprox.config.sections import METHOD_KEYS
+from fedprox.config.resolution import PLACES, Place, keys_of_section, takes_mu
+from fedprox.config.sections import MethodConfig
 from fedprox.core.errors import ConfigError
 
 __all__ = ["with_overrides"]
@@ -18,46 +18,73 @@ def with_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dic
     """Apply `section.key=value` strings to nested settings; the last one wins.
 
     The value is read as TOML, and as plain text where it is not valid TOML or the key wants text. With another
-    `method.name`, settings of the method before that the new one does not have are left out.
+    `method.name`, settings of the method before that the new one does not have are left out, and so for other parts.
 
     >>> with_overrides({"seed": 1}, ["method.mu=0.1", "data.path=./x", "seed=2"])
     {'seed': 2, 'method': {'mu': 0.1}, 'data': {'path': './x'}}
     """
     result = {name: dict(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
-    overrides = list(overrides)
-    for override in overrides:
-        key, _, name = override.partition("=")
-        if key.strip() == "method.name" and isinstance(result.get("method"), dict):
-            _keep_what_fits(result["method"], name.strip().strip("\"'"))
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        *sections, name = key.strip().split(".")
-        if not equals or not name or len(sections) > 1:
-            raise ConfigError(f"an override must be section.key=value; got {override!r}")
+    changes = [_read(override) for override in overrides]
+    names = {(place.section, place.key): place for place in PLACES}
+    for section, key, text in changes:
+        place = names.get((section, key))
+        if place is not None and isinstance(result.get(section), dict):
+            _keep_what_fits(result[section], place, _override_value(section, key, text, {}))
+    for section, key, text in sorted(changes, key=lambda change: change[:2] not in names):  # names of parts first
         target = result
-        if sections:
-            target = result.setdefault(sections[0], {})
+        if section:
+            target = result.setdefault(section, {})
             if not isinstance(target, dict):
-                raise ConfigError(f"`{sections[0]}` is not a section; got {override!r}")
-        target[name] = _override_value(sections, name, text.strip())
+                raise ConfigError(f"`{section}` is not a section; got {f'{section}.{key}={text}'!r}")
+        target[key] = _override_value(section, key, text, target)
     return result
 
 
-def _keep_what_fits(method: dict[str, Any], name: str) -> None:
-    """Take away what a recipe says of its own method, such as its mu, when another one is asked for."""
-    for key in [key for key in method if key != "name" and key not in METHOD_KEYS.get(name, method)]:
-        del method[key]
+def _read(override: str) -> tuple[str, str, str]:
+    """Divide `section.key=value` (or `key=value`) into its three parts."""
+    name, equals, text = override.partition("=")
+    *sections, key = name.strip().split(".")
+    if not equals or not key or len(sections) > 1:
+        raise ConfigError(f"an override must be section.key=value; got {override!r}")
+    return sections[0] if sections else "", key, text.strip()
 
 
-def _override_value(sections: list[str], name: str, text: str) -> Any:
-    owner: Any = Config
-    for section in sections:
-        field = owner.model_fields.get(section)
-        owner = field.annotation if field is not None else Section
-    field = owner.model_fields.get(name)
-    if field is not None and field.annotation is str:
+def _keep_what_fits(settings: dict[str, Any], place: Place, name: Any) -> None:
+    """Take away what a recipe says of its own part, such as a method's mu, when another one is asked for."""
+    try:
+        known = {*_fields(place.section), *keys_of_section(place.section, {**settings, place.key: name})}
+        unused = set(_MU_KEYS) if place.group == "methods" and not takes_mu(name) else set()
+    except ConfigError:
+        return  # the name is at fault, which is said when the config is read
+    for key in [key for key in settings if key != place.key and (key not in known or key in unused)]:
+        del settings[key]
+
+
+def _override_value(section: str, key: str, text: str, settings: Mapping[str, Any]) -> Any:
+    """Return the value as TOML, or as it is where the key wants text or the text is no TOML."""
+    field = _fields(section).get(key)
+    if (field.annotation if field is not None else _own_annotation(section, key, settings)) is str:
         return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def _fields(section: str) -> Mapping[str, Any]:
+    if not section:
+        return Config.model_fields
+    owner = Config.model_fields.get(section)
+    return getattr(owner.annotation, "model_fields", {}) if owner is not None else {}
+
+
+def _own_annotation(section: str, key: str, settings: Mapping[str, Any]) -> Any:
+    """Return the type of a key that is a part's own; None where there is none."""
+    try:
+        found = keys_of_section(section, settings).get(key)
+    except ConfigError:
+        return None
+    return found.annotation if found is not None else None
+
+
+_MU_KEYS = [key for key in MethodConfig.model_fields if key.startswith("mu")]

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedprox.config.fields import NotNegative, Section
+from fedprox.config.parts import builtin_names, capability, find_part
 from fedprox.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedprox.config.config import Config
 
-__all__ = ["PRIVATE_METHODS", "PrivacyConfig", "check_privacy"]
-
-PRIVATE_METHODS = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi")
-"""Methods whose devices send their model and nothing else; what the server makes of the average costs no privacy."""
+__all__ = ["PrivacyConfig", "check_privacy"]
 
 
 class PrivacyConfig(Section):
@@ -48,9 +46,10 @@ def check_privacy(config: Config) -> None:
 
 
 def _check_clipped(config: Config) -> None:
-    if config.method.name not in PRIVATE_METHODS:
+    if not _sends_model_only(config.method.name, unknown=True):
+        private = [name for name in builtin_names("methods") if _sends_model_only(name, unknown=False)]
         raise ConfigError(
-            f"`method.name` must be one of {', '.join(PRIVATE_METHODS)} with `privacy.clip`, since only the model that "
+            f"`method.name` must be one of {', '.join(private)} with `privacy.clip`, since only the model that "
             f"a device sends is clipped; got {config.method.name!r}, which sends more"
         )
     if config.devices.sampling != "uniform":
@@ -58,6 +57,14 @@ def _check_clipped(config: Config) -> None:
             "`devices.sampling` must be 'uniform' with `privacy.clip`, since otherwise a device's share in a round "
             f"has no bound but its number of draws; got {config.devices.sampling!r}"
         )
+
+
+def _sends_model_only(method: str, unknown: bool) -> bool:
+    """Return whether a method declares that devices send their model and nothing else.
+
+    `unknown` is the answer where a function hides it. What the server makes of the average costs no privacy.
+    """
+    return bool(capability(find_part("methods", method, "method.name"), "sends_model_only", unknown))
 
 
 def _check_noised(config: Config) -> None:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fedprox.config.part_keys import REQUIRED, Key, part_keys
+from fedprox.config.parts import capability, find_part
 from fedprox.config.privacy import check_privacy
-from fedprox.config.sections import METHOD_KEYS
 from fedprox.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,16 +19,10 @@ __all__ = ["check_together"]
 
 def check_together(config: Config) -> None:
     """Refuse settings that are each allowed, but not together."""
-    for key in sorted(config.method.model_fields_set - {"name", *METHOD_KEYS[config.method.name]}):
-        owners = [method for method, keys in METHOD_KEYS.items() if key in keys]
-        raise ConfigError(
-            f"`method.{key}` must be left out with method.name = {config.method.name!r}, which has no such setting "
-            f"(it belongs to {', '.join(owners)}); got {getattr(config.method, key)!r}"
-        )
     needs_every_round = [
         name
         for name, active in (
-            (f"method.mu = {config.method.mu!r}", config.method.mu in ("adaptive", "auto")),
+            (f"method.mu = {config.method.mu!r}", _follows_the_loss(config.method.mu)),
             ("stop.converged", config.stop.converged),
             ("stop.diverged", config.stop.diverged),
         )
@@ -39,14 +34,15 @@ def check_together(config: Config) -> None:
             f"got {config.measure.every}"
         )
     for name in ("momentum", "nesterov", "weight_decay"):
-        if getattr(config.solver, name) and config.solver.name != "sgd":
+        if getattr(config.solver, name) and name not in _keys("solvers", config.solver.name, "solver.name"):
             raise ConfigError(
-                f"`solver.{name}` must be left out with solver.name = {config.solver.name!r}, whose settings go to "
-                f"`solver.options`; got {getattr(config.solver, name)!r}"
+                f"`solver.{name}` must be left out with solver.name = {config.solver.name!r}, which has no such "
+                f"setting; got {getattr(config.solver, name)!r}"
             )
     _check_finite("solver.options", config.solver.options)
     _check_systems(config)
-    if config.data.name in ("leaf", "npz", "arrow", "population") and not config.data.path:
+    path = _keys("data", config.data.name, "data.name").get("path") if not config.data.path else None
+    if path is not None and path.default is REQUIRED:
         raise ConfigError(f"`data.path` must be given with data.name = {config.data.name!r}; got ''")
     if config.compat.split != "paper" and config.data.name not in ("synthetic", "synthetic_iid"):
         raise ConfigError(
@@ -58,12 +54,21 @@ def check_together(config: Config) -> None:
             "`solver.epochs` must be >= 2 with `compat.straggler_epochs = 'released'`, where stragglers draw from "
             f"1 to E - 1; got {config.solver.epochs}"
         )
-    if config.engine.address and config.engine.name != "ray":
+    if config.engine.address and config.engine.name == "local":
         raise ConfigError(
             f"`engine.address` must be left out with engine.name = {config.engine.name!r}, which needs none; "
             f"got {config.engine.address!r}"
         )
     check_privacy(config)
+
+
+def _follows_the_loss(mu: float | str) -> bool:
+    """Return whether a rule for mu declares that it needs the loss of every round."""
+    return isinstance(mu, str) and bool(capability(find_part("mu", mu, "method.mu"), "needs_every_loss", False))
+
+
+def _keys(group: str, name: str, field: str) -> Mapping[str, Key]:
+    return part_keys(group, find_part(group, name, field))
 
 
 def _check_finite(name: str, value: Any) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedprox.config.fields import (
     BelowOne,
@@ -13,6 +12,7 @@ from fedprox.config.fields import (
     CountOrZero,
     Flag,
     NotNegative,
+    PartSection,
     Positive,
     Section,
     Seed,
@@ -21,7 +21,6 @@ from fedprox.config.fields import (
 )
 
 __all__ = [
-    "METHOD_KEYS",
     "CheckpointConfig",
     "DataConfig",
     "DeployConfig",
@@ -36,27 +35,10 @@ __all__ = [
 ]
 
 
-class DataConfig(Section):
+class DataConfig(PartSection):
     """`[data]`: which federated data set. `seed` fixes what is generated, partitioned and split."""
 
-    name: Annotated[
-        Literal[
-            "synthetic",
-            "synthetic_iid",
-            "mnist",
-            "femnist",
-            "shakespeare",
-            "sent140",
-            "leaf",
-            "npz",
-            "arrow",
-            "population",
-        ],
-        Field(
-            description="one of synthetic, synthetic_iid, mnist, femnist, shakespeare, sent140, leaf, npz, arrow, "
-            "population"
-        ),
-    ] = "synthetic"
+    name: Text = "synthetic"
     seed: Seed = 0
     alpha: NotNegative = 1.0
     beta: NotNegative = 1.0
@@ -64,73 +46,30 @@ class DataConfig(Section):
     path: Text = ""
 
 
-class ModelConfig(Section):
+class ModelConfig(PartSection):
     """`[model]`: which model; an empty name takes the one that the paper uses for the data."""
 
-    name: Annotated[
-        Literal["", "softmax_regression", "linear_regression", "char_lstm", "sentiment_lstm", "mlp", "cnn"],
-        Field(
-            description="one of softmax_regression, linear_regression, char_lstm, sentiment_lstm, mlp, cnn, "
-            "or '' for the paper's choice"
-        ),
-    ] = ""
+    name: Text = ""
     init: Text = ""
 
 
-class MethodConfig(Section):
-    """`[method]`: the federated method and its coefficients; `METHOD_KEYS` says which keys belong to which method."""
+class MethodConfig(PartSection):
+    """`[method]`: the federated method, and mu where it has a proximal term; other keys are the method's own."""
 
-    name: Annotated[
-        Literal["fedavg", "fedprox", "feddane", "scaffold", "fednova", "feddyn", "fedavgm", "fedadam", "fedyogi"],
-        Field(description="one of fedavg, fedprox, feddane, scaffold, fednova, feddyn, fedavgm, fedadam, fedyogi"),
-    ] = "fedprox"
+    name: Text = "fedprox"
     mu: Annotated[
-        Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["adaptive", "auto"],
+        Annotated[float, Field(ge=0, allow_inf_nan=False)] | str,
         Field(description="a number >= 0, 'adaptive' or 'auto'"),
     ] = 0.0
     mu_initial: NotNegative = 0.0
     mu_step: Positive = 0.1
     mu_patience: Count = 5
-    second_draw: Flag = False
-    alpha: Positive = 0.1
-    server_learning_rate: Positive = 1.0
-    momentum: BelowOne = 0.9
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.99
-    tau: Positive = 1e-3
-
-    @model_validator(mode="before")
-    @classmethod
-    def _adaptive_servers_take_small_steps(cls, settings: Any) -> Any:
-        if isinstance(settings, Mapping) and settings.get("name") in ("fedadam", "fedyogi"):
-            return {"server_learning_rate": 0.03, **settings}
-        return settings
 
 
-_MU = tuple(key for key in MethodConfig.model_fields if key.startswith("mu"))
-_ADAPTIVE_SERVER = ("server_learning_rate", "beta1", "beta2", "tau")
-
-METHOD_KEYS: Mapping[str, tuple[str, ...]] = {
-    "fedavg": (),
-    "fedprox": _MU,
-    "feddane": (*_MU, "second_draw"),
-    "scaffold": (),
-    "fednova": _MU,
-    "feddyn": ("alpha",),
-    "fedavgm": ("server_learning_rate", "momentum"),
-    "fedadam": _ADAPTIVE_SERVER,
-    "fedyogi": _ADAPTIVE_SERVER,
-}
-"""The keys of `[method]`, beside its name, that belong to each method; any other, when given, is refused."""
-
-
-class SolverConfig(Section):
+class SolverConfig(PartSection):
     """`[solver]`: how a device works on its subproblem. `epochs` is the paper's E."""
 
-    name: Annotated[
-        Literal["sgd", "adam", "optax", "gradient_descent", "lbfgs", "newton_cg", "closed_form", "svrg"],
-        Field(description="one of sgd, adam, optax, gradient_descent, lbfgs, newton_cg, closed_form, svrg"),
-    ] = "sgd"
+    name: Text = "sgd"
     learning_rate: Positive = 0.01
     batch_size: CountOrZero = 10
     epochs: Count = 20

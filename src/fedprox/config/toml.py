@@ -10,7 +10,7 @@ from typing import Any
 
 from fedprox.core.errors import ConfigError
 
-__all__ = ["dump_toml", "read_toml"]
+__all__ = ["dump_toml", "read_toml", "toml_value"]
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -30,20 +30,21 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def dump_toml(settings: Mapping[str, Any]) -> str:
     """Return nested settings as TOML text."""
     top = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
-    lines = [f"{name} = {_toml_value(value)}" for name, value in top.items()]
+    lines = [f"{name} = {toml_value(value)}" for name, value in top.items()]
     for section, values in settings.items():
         if isinstance(values, Mapping):
-            lines += ["", f"[{section}]", *(f"{name} = {_toml_value(value)}" for name, value in values.items())]
+            lines += ["", f"[{section}]", *(f"{name} = {toml_value(value)}" for name, value in values.items())]
     return "\n".join(lines) + "\n"
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Return a value as it is written in TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)  # a JSON string is a TOML basic string
     return repr(value)

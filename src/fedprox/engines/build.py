@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedprox import data, methods
 from fedprox.config import Config
+from fedprox.config.part_search import add_folders
 from fedprox.engines.device_side import DeviceSide
 from fedprox.methods import Method
 from fedprox.methods.solver_choice import SolverChoice, choose_solver
@@ -49,12 +50,16 @@ def device_side(
 
 @dataclass(frozen=True)
 class Blueprint:
-    """A run's settings as plain values; where an object replaces what they name, that object."""
+    """A run's settings as plain values; where an object replaces what they name, that object.
+
+    `folders` is where modules that the settings name are looked for.
+    """
 
     settings: dict[str, Any]
     model: Model | None = None
     method: Method | None = None
     solver: SolverChoice | None = None
+    folders: Sequence[str] = ()
 
     def build(self, population: Population) -> DeviceSide:
         """Build the devices' side with the builders that `fedprox.train` uses.
@@ -63,9 +68,10 @@ class Blueprint:
         >>> Blueprint({"method": {"name": "feddyn"}}).build(synthetic(1.0, 1.0, devices=2)).method.name
         'feddyn'
         """
+        add_folders(self.folders)
         config = Config.from_dict(self.settings)
         model = self.model or data.model_for(config, population)
-        method = self.method or methods.build(config.method)
+        method = self.method or methods.build(config.method, config.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever made the blueprint has been warned
             solver_for = choose_solver(config, self.solver, method)

@@ -6,27 +6,43 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedprox.config import METHOD_KEYS, Config, with_overrides
+from fedprox.config import Config, MethodConfig, with_overrides
+from fedprox.config.parts import is_builtin
+from fedprox.config.recipes import load_settings
+from fedprox.config.resolution import keys_of_section, takes_mu
 from fedprox.core.errors import ConfigError, FedProxError, RunError, input_error
 from fedprox.experiments.scheduler import Ended, Event, Job
 from fedprox.experiments.unfinished import run_unfinished
+from fedprox.methods import Method
 from fedprox.runs.curve_axis import SECONDS, Axis, common_end, common_loss, first_at, value_at
 from fedprox.runs.folder import check_continues, check_empty, read_history
 from fedprox.runs.history import History
 
-__all__ = ["Comparison", "Variant", "check_apart", "check_axis", "collect", "compare", "failure", "plan", "variant"]
+__all__ = [
+    "Comparison",
+    "Variant",
+    "check_apart",
+    "check_axis",
+    "collect",
+    "compare",
+    "failure",
+    "plan",
+    "variant",
+    "variants",
+]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the things compared: a label, and the settings in which it differs from the plan."""
+    """One of the things compared: a label, and the settings and objects in which it differs from the plan."""
 
     label: str
-    overrides: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    objects: Mapping[str, Any] = field(default_factory=dict)  # as `fedprox.train` takes them
 
 
 @dataclass(frozen=True)
@@ -100,8 +116,13 @@ def variant(text: str) -> Variant:
 
     >>> variant("fedprox:mu=0.1,solver.epochs=5").overrides
     ('method.name=fedprox', 'method.mu=0.1', 'solver.epochs=5')
+    >>> variant("mine:Half:strength=0.5").overrides
+    ('method.name=mine:Half', 'method.strength=0.5')
     """
     name, _, settings = text.partition(":")
+    word, _, rest = settings.partition(":")
+    if not is_builtin("methods", name) and re.fullmatch(r"\w+(\.\w+)*", word):
+        name, settings = f"{name}:{word}", rest
     overrides = [f"method.name={name}"]
     for setting in filter(None, settings.split(",")):
         key, equals, value = setting.partition("=")
@@ -112,12 +133,34 @@ def variant(text: str) -> Variant:
     return Variant(label, tuple(overrides))
 
 
+def variants(methods: Sequence[str | Method] | Mapping[str, str | Method]) -> list[Variant]:
+    """Return what is compared: names as `variant` reads them, or methods as objects, with labels where a dict has them.
+
+    >>> from fedprox.methods import fedavg
+    >>> [each.label for each in variants({"plain": "fedprox:mu=0", "dropping": fedavg()})]
+    ['plain', 'dropping']
+    """
+    labels = list(methods) if isinstance(methods, Mapping) else None
+    chosen = []
+    for index, method in enumerate(methods.values() if isinstance(methods, Mapping) else methods):
+        one = variant(method) if isinstance(method, str) else Variant(method.name, objects={"method": method})
+        chosen.append(one if labels is None else replace(one, label=labels[index]))
+    return chosen
+
+
 def plan(
-    settings: Mapping[str, Any], variants: Sequence[Variant], seeds: int, out: Path, *, resume: bool = False
+    settings: Mapping[str, Any],
+    variants: Sequence[Variant],
+    seeds: int,
+    out: Path,
+    objects: Mapping[str, Any] | None = None,
+    *,
+    resume: bool = False,
 ) -> list[Job]:
     """Return one job for each variant and seed; every config is checked before anything runs.
 
-    With `resume` the folder may hold runs of the same configs, which are continued; otherwise it must be empty.
+    `objects` are those of `fedprox.train`, for all runs. With `resume` the folder may hold runs of the same configs,
+    which are continued; otherwise it must be empty.
     """
     if not resume:
         check_empty(out)
@@ -129,7 +172,8 @@ def plan(
             folder = out / _folder_name(chosen.label) / f"seed-{config.seed}"
             if resume:
                 check_continues(folder, config)
-            jobs.append(Job(chosen.label, config, folder, resume=resume))
+            own_objects = {**(objects or {}), **chosen.objects}
+            jobs.append(Job(chosen.label, config, folder, resume=resume, objects=own_objects))
     check_apart(jobs)
     return jobs
 
@@ -146,20 +190,31 @@ def check_apart(jobs: Sequence[Job]) -> None:
 
 
 def compare(
-    settings: Mapping[str, Any],
-    methods: Sequence[str],
+    config: Config | Mapping[str, Any] | str | Path,
+    methods: Sequence[str | Method] | Mapping[str, str | Method],
     *,
     seeds: int = 1,
     out: str | Path,
     workers: int = 0,
     resume: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
+    **objects: Any,
 ) -> Comparison:
-    """Run `methods` (as `variant` reads them) on the plan that `settings` describe, and write run folders to `out`.
+    """Run several methods on one plan, and write run folders to `out`.
 
-    With `resume`, complete runs in `out` are left alone and interrupted ones continue from their checkpoints.
+    Args:
+      config: the plan, as `fedprox.train` takes it.
+      methods: names with settings, such as "fedprox:mu=0.1" or "mine:Half:strength=0.5", or `Method` objects; a dict
+        gives them labels.
+      seeds: how many seeds, from the plan's own on.
+      out: the folder for the runs.
+      workers: on how many cores (0: all).
+      resume: whether complete runs in `out` are left alone and interrupted ones continue from their checkpoints.
+      on_event: called with the progress of every run.
+      objects: `population`, `model`, `solver` and other objects, as `fedprox.train` takes them. Runs with objects run
+        in this process, one after another; all others in processes of their own.
     """
-    jobs = plan(settings, [variant(text) for text in methods], seeds, Path(out), resume=resume)
+    jobs = plan(load_settings(config), variants(methods), seeds, Path(out), _given(objects), resume=resume)
     return collect(run_unfinished(jobs, workers=workers, on_event=on_event))
 
 
@@ -198,7 +253,14 @@ def failure(failed: Sequence[Ended], count: int) -> FedProxError:
     return blamed[0] if len(failed) == count else type(blamed[0])(sentence)
 
 
+def _given(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the objects that are not None."""
+    return {name: value for name, value in objects.items() if value is not None}
+
+
 def _config(settings: Mapping[str, Any], chosen: Variant) -> Config:
+    if not chosen.overrides:
+        return Config.from_dict(settings)
     shared = {**settings, "method": _inherited(settings.get("method", {}), chosen)}
     return Config.from_dict(with_overrides(shared, chosen.overrides))
 
@@ -206,7 +268,8 @@ def _config(settings: Mapping[str, Any], chosen: Variant) -> Config:
 def _inherited(method: Mapping[str, Any], chosen: Variant) -> dict[str, Any]:
     """Return the plan's method settings that a variant takes over: those it knows, but for mu, which it brings."""
     name = chosen.overrides[0].removeprefix("method.name=")
-    return {key: value for key, value in method.items() if key in METHOD_KEYS.get(name, ()) and key != "mu"}
+    known = {*keys_of_section("method", {"name": name}), *(MethodConfig.model_fields if takes_mu(name) else ())}
+    return {key: value for key, value in method.items() if key in known - {"name", "mu"}}
 
 
 def _folder_name(label: str) -> str:

@@ -1,6 +1,6 @@
 """A process that runs jobs for the scheduler: one JSON line in, JSON lines of progress out.
 
-in:   {"config": {...}, "out": "runs/x", "resume": false}
+in:   {"config": {...}, "out": "runs/x", "resume": false, "folders": [...]}, where to look for modules that it names
 out:  {"round": 1, "metrics": {...} or null} ... and last {"summary": {...}} or {"error": "a sentence", "kind": "..."},
       with the name of the error's class
 
@@ -18,18 +18,20 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from fedprox.config import Config
+from fedprox.config.part_search import add_folders
 from fedprox.core.cache import CacheWarning
 from fedprox.core.errors import FedProxError
 from fedprox.core.files import json_line
 from fedprox.core.signals import StopOnSignal
 from fedprox.training.loop import train
-from fedprox.training.result import Progress
+from fedprox.training.result import Callback, Progress
 
-__all__ = ["main"]
+__all__ = ["main", "run_job"]
 
 
 def main() -> None:
@@ -72,9 +74,20 @@ def _run(job: dict[str, Any], channel: IO[str], stop: StopOnSignal) -> dict[str,
     def report(progress: Progress) -> None:
         _say(channel, {"round": progress.round, "metrics": progress.metrics})
 
+    add_folders(job.get("folders", []))
     try:
         config = Config.from_dict(job["config"])
-        result = train(config, out=job["out"], resume=job.get("resume", False), callbacks=[report, stop])
+    except FedProxError as error:
+        return {"error": str(error), "kind": type(error).__name__}
+    return run_job(config, job["out"], job.get("resume", False), [report, stop], {})
+
+
+def run_job(
+    config: Config, out: str | Path, resume: bool, callbacks: Sequence[Callback], objects: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Run one job and return its last message: its summary, or its error."""
+    try:
+        result = train(config, out=out, resume=resume, callbacks=callbacks, **objects)
     except FedProxError as error:
         return {"error": str(error), "kind": type(error).__name__}
     except Exception as error:

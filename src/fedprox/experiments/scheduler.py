@@ -5,6 +5,9 @@ after another and keeps its imports and compiled programs warm. Jobs and progres
 pipes, results are run folders. A run that fails, or a process that dies, costs that job alone. When the scheduler
 itself dies, its processes see their input end and follow it, so that the runs can be continued at once.
 
+Objects cannot be written as JSON, so that runs with objects of a user's own run here, one after another, once the
+others have ended. Parts that a config names travel as names; the processes are told where to look for their modules.
+
 A Ray cluster is one resource, which one run may use as a whole. So runs on Ray go one after another, with the actors
 that their configs ask for, unless the caller wants several at a time.
 """
@@ -18,28 +21,37 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from fedprox.config import Config
+from fedprox.config.part_search import folders
+from fedprox.config.resolution import names_modules
 from fedprox.core.cache import cache_folder
 from fedprox.core.machine import usable_cores
 from fedprox.core.signals import exits_on_termination
+
+if TYPE_CHECKING:
+    from fedprox.training.result import Progress
 
 __all__ = ["Ended", "Event", "Job", "run_jobs"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be done: its config and its run folder; with `resume` it continues what the folder holds."""
+    """A run to be done: its config and its run folder; with `resume` it continues what the folder holds.
+
+    `objects` are what `fedprox.train` takes in place of what the config names. Such a run stays in this process.
+    """
 
     name: str
     config: Config
     out: Path
     resume: bool = False
+    objects: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,28 @@ def run_jobs(
     interrupt or a termination asks the running jobs to stop after their round, with a checkpoint; a second one does
     not wait for them.
     """
+    elsewhere = [job for job in jobs if not job.objects]
+    ended = iter(_run_elsewhere(elsewhere, workers, on_event, on_end))
+    return [_run_here(job, on_event, on_end) if job.objects else next(ended) for job in jobs]
+
+
+def _run_here(job: Job, on_event: Callable[[Event], None], on_end: Callable[[Ended], None]) -> Ended:
+    from fedprox.experiments.run_process import run_job
+
+    def report(progress: Progress) -> None:
+        metrics = None if progress.metrics is None else dict(progress.metrics)
+        on_event(Event(job, progress.round, metrics))
+
+    answer = run_job(job.config, job.out, job.resume, [report], job.objects)
+    ended = Ended(job, answer.get("summary"), answer.get("error"), answer.get("kind", ""))
+    on_end(ended)
+    return ended
+
+
+def _run_elsewhere(
+    jobs: Sequence[Job], workers: int, on_event: Callable[[Event], None], on_end: Callable[[Ended], None]
+) -> list[Ended]:
+    """Run jobs in processes of their own."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         cache_folder()  # where it cannot be written, it is said here once, not by every process
     cores = workers or usable_cores()
@@ -179,7 +213,15 @@ def _start(line: _Line, running: list[subprocess.Popen[str]]) -> subprocess.Pope
 
 
 def _run(line: _Line, process: subprocess.Popen[str], job: Job) -> Ended:
-    request = json.dumps({"config": job.config.to_dict(), "out": str(job.out), "resume": job.resume})
+    settings = job.config.to_dict()
+    request = json.dumps(
+        {
+            "config": settings,
+            "out": str(job.out),
+            "resume": job.resume,
+            "folders": folders() if names_modules(settings) else [],
+        }
+    )
     try:
         _pipe(process.stdin).write(request + "\n")
         _pipe(process.stdin).flush()

@@ -8,12 +8,14 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedprox.config import Config, with_overrides
+from fedprox.config.recipes import load_settings
+from fedprox.config.toml import toml_value
 from fedprox.core.errors import ConfigError, RunError
 from fedprox.experiments.compare import Comparison, check_apart, failure
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
@@ -79,8 +81,13 @@ def axis(text: str) -> Axis:
     return Axis(key.strip(), tuple(dict.fromkeys(found)))
 
 
-def grid(settings: Mapping[str, Any], axes: Sequence[Axis], out: Path) -> list[Job]:
-    """Return one job for each combination; every config is checked, and every folder that is there, before any runs."""
+def grid(
+    settings: Mapping[str, Any], axes: Sequence[Axis], out: Path, objects: Mapping[str, Any] | None = None
+) -> list[Job]:
+    """Return one job for each combination; every config is checked, and every folder that is there, before any runs.
+
+    `objects` are those of `fedprox.train`, for all runs.
+    """
     keys = [each.key for each in axes]
     if repeated := [key for key in keys if keys.count(key) > 1]:
         raise ConfigError(f"a setting must be given once in a grid; got `{repeated[0]}` twice")
@@ -91,25 +98,46 @@ def grid(settings: Mapping[str, Any], axes: Sequence[Axis], out: Path) -> list[J
         name = ", ".join(point)
         folder = out / (re.sub(r"[^A-Za-z0-9.=,_-]+", "-", ",".join(point)) or "run")
         check_continues(folder, config)
-        jobs.append(Job(name or config.method.name, config, folder, resume=True))
+        jobs.append(Job(name or config.method.name, config, folder, resume=True, objects=objects or {}))
     check_apart(jobs)
     return jobs
 
 
 def sweep(
-    settings: Mapping[str, Any],
-    axes: Sequence[str],
+    config: Config | Mapping[str, Any] | str | Path,
+    axes: Sequence[str] | Mapping[str, Iterable[Any]],
     *,
     out: str | Path,
     workers: int = 0,
     on_event: Callable[[Event], None] = lambda event: None,
+    **objects: Any,
 ) -> Sweep:
-    """Run the grid that `axes` (as `axis` reads them) span over `settings`, with run folders in `out`."""
-    jobs = grid(settings, [axis(text) for text in axes], Path(out))
+    """Run every combination of some settings, with run folders in `out`.
+
+    Args:
+      config: what the grid is laid over, as `fedprox.train` takes it.
+      axes: as `axis` reads them, such as "method.mu=0.1,1", or a dict: {"method.mu": [0.1, 1], "seed": range(3)}.
+      out: the folder for the runs; finished ones in it are left alone, others continued.
+      workers: on how many cores (0: all).
+      on_event: called with the progress of every run.
+      objects: `population`, `model`, `method` and other objects, as `fedprox.train` takes them. Runs with objects run
+        in this process, one after another.
+    """
+    given = {name: value for name, value in objects.items() if value is not None}
+    jobs = grid(load_settings(config), _axes(axes), Path(out), given)
     result = run_grid(jobs, workers=workers, on_event=on_event)
     if jobs and not result.done and not isinstance(error := failure(result.failed, len(jobs)), RunError):
         raise error  # what was asked for cannot be run at all
     return result
+
+
+def _axes(axes: Sequence[str] | Mapping[str, Iterable[Any]]) -> list[Axis]:
+    if not isinstance(axes, Mapping):
+        return [axis(text) for text in axes]
+    return [
+        Axis(key, tuple(value if isinstance(value, str) else toml_value(value) for value in values))
+        for key, values in axes.items()
+    ]
 
 
 def run_grid(jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event], None] = lambda event: None) -> Sweep:

@@ -1,7 +1,8 @@
 """Choosing the learning rate and mu as the paper does (Section 5.1 and "Choosing mu" in Section 5.3.2).
 
 1. The learning rate is chosen on FedAvg with E = 1 and without stragglers.
-2. With that rate, mu is chosen for FedProx on the config as it stands, from {0.001, 0.01, 0.1, 1}.
+2. With that rate, mu is chosen on the config as it stands, from {0.001, 0.01, 0.1, 1}: for the config's own method
+   where that has a proximal term, and else for FedProx.
 
 A value is judged by the training loss, averaged over the last tenth of the measured rounds and over seeds; values with
 which a run diverges are out. Test data takes no part, so that a test accuracy can still be believed afterwards.
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from fedprox.config import Config, with_overrides
+from fedprox.config.recipes import load_settings
+from fedprox.config.resolution import takes_mu
 from fedprox.core.errors import RunError
 from fedprox.core.extras import needs_extra
 from fedprox.experiments.compare import failure
@@ -60,7 +63,7 @@ class Tuning:
 
 
 def tune(
-    settings: Mapping[str, Any],
+    config: Config | Mapping[str, Any] | str | Path,
     *,
     out: str | Path,
     rates: Sequence[float] = RATES,
@@ -75,8 +78,9 @@ def tune(
     With `trials` > 0 that many values are tried for each, suggested by Optuna on a logarithmic scale within the range
     of `rates` and, ten times wider at each end, of `mus`. Run folders go below `out`; a second call continues them.
     """
-    folder = Path(out)
-    first = int(Config.from_dict(settings).seed)
+    folder, settings = Path(out), load_settings(config)
+    plain = Config.from_dict(settings)
+    first = plain.seed
     seed_axis = Axis("seed", tuple(str(first + offset) for offset in range(seeds)))
 
     def score_values(stage: str, base: Mapping[str, Any], key: str, values: Iterable[float]) -> dict[float, float]:
@@ -100,13 +104,13 @@ def tune(
         (min(rates), max(rates)),
         lambda v: score_values("rate", base, "solver.learning_rate", v),
     )
-    base = with_overrides({**settings, "method": {"name": "fedprox"}}, [f"solver.learning_rate={rate.value!r}"])
+    base = with_overrides({**settings, "method": _proximal(plain)}, [f"solver.learning_rate={rate.value!r}"])
     mu = _choose(
         "method.mu", mus, trials, (min(mus) / 10, max(mus) * 10), lambda v: score_values("mu", base, "method.mu", v)
     )
-    config = Config.from_dict(with_overrides(base, [f"method.mu={mu.value!r}"]))
-    (folder / "tuned.toml").write_text(config.to_toml(), encoding="utf-8")
-    return Tuning(rate, mu, config)
+    tuned = Config.from_dict(with_overrides(base, [f"method.mu={mu.value!r}"]))
+    (folder / "tuned.toml").write_text(tuned.to_toml(), encoding="utf-8")
+    return Tuning(rate, mu, tuned)
 
 
 def score(run: SavedRun) -> float:
@@ -150,6 +154,13 @@ def _suggested(
         for trial, value in zip(asked, values, strict=True):
             study.tell(trial, min(scores[value], 1e9))  # Optuna takes no infinities
     return scores
+
+
+def _proximal(config: Config) -> dict[str, Any]:
+    """Return the method whose mu is chosen: the config's own where it has a proximal term, or else FedProx."""
+    if not takes_mu(config.method.name):
+        return {"name": "fedprox"}
+    return {key: value for key, value in config.to_dict()["method"].items() if not key.startswith("mu")}
 
 
 def _undisturbed(settings: Mapping[str, Any]) -> dict[str, Any]:

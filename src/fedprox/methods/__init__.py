@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from fedprox.config import METHOD_KEYS, MethodConfig
+from fedprox.config import MethodConfig
+from fedprox.config.parts import build_part, check_kind
+from fedprox.core.errors import ConfigError
 from fedprox.methods.device_view import DeviceView, Posed
-from fedprox.methods.fedadam import fedadam
-from fedprox.methods.fedavg import fedavg
-from fedprox.methods.fedavgm import fedavgm
-from fedprox.methods.feddane import feddane
-from fedprox.methods.feddyn import feddyn
-from fedprox.methods.fednova import fednova
-from fedprox.methods.fedprox import fedprox
-from fedprox.methods.fedyogi import fedyogi
+from fedprox.methods.fedadam import FedAdam
+from fedprox.methods.fedavg import FedAvg
+from fedprox.methods.fedavgm import FedAvgM
+from fedprox.methods.feddane import FedDane
+from fedprox.methods.feddyn import FedDyn
+from fedprox.methods.fednova import FedNova
+from fedprox.methods.fedprox import FedProx
+from fedprox.methods.fedyogi import FedYogi
 from fedprox.methods.method import Method, Reply, Solution
-from fedprox.methods.scaffold import scaffold
+from fedprox.methods.scaffold import Scaffold
 
 __all__ = [
     "DeviceView",
@@ -35,20 +35,22 @@ __all__ = [
     "scaffold",
 ]
 
-_METHODS: Mapping[str, Callable[..., Method]] = {
-    "fedavg": fedavg,
-    "fedprox": fedprox,
-    "feddane": feddane,
-    "scaffold": scaffold,
-    "fednova": fednova,
-    "feddyn": feddyn,
-    "fedavgm": fedavgm,
-    "fedadam": fedadam,
-    "fedyogi": fedyogi,
-}
+# the names of configs are those of the constructors: `fedprox.methods.feddyn(alpha=0.5)`
+fedadam, fedavg, fedavgm, feddane, feddyn = FedAdam, FedAvg, FedAvgM, FedDane, FedDyn
+fednova, fedprox, fedyogi, scaffold = FedNova, FedProx, FedYogi, Scaffold
 
 
-def build(config: MethodConfig) -> Method:
-    """Return the method that the config names; mu is not among its settings, since it may change over the rounds."""
-    own = [key for key in METHOD_KEYS[config.name] if not key.startswith("mu")]
-    return _METHODS[config.name](**{key: getattr(config, key) for key in own})
+def build(config: MethodConfig, seed: int = 0) -> Method:
+    """Return the method that the config names; mu is not among its settings, since it may change over the rounds.
+
+    >>> build(MethodConfig(name="feddyn", alpha=0.5)).alpha
+    0.5
+    """
+    method = build_part("methods", "method.name", config, {"seed": seed})
+    check_kind(method, Method, "a Method", "method.name", config.name)
+    if config.mu and not method.proximal:
+        raise ConfigError(
+            f"`method.mu` must be left out with method.name = {config.name!r}, which has no proximal term; "
+            f"got {config.mu!r}"
+        )
+    return method

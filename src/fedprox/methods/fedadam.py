@@ -12,39 +12,37 @@ As in FedAvg, stragglers are dropped, partial work with them. In a round with no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 
+from fedprox.config.fields import BelowOne, Positive
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree, difference
 from fedprox.methods.method import Method
 
-__all__ = ["AdaptiveServer", "fedadam"]
+__all__ = ["FedAdam"]
 
 
-def fedadam(server_learning_rate: float = 0.03, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Method:
-    """Return FedAdam: Adam on the server; stragglers are dropped.
+@dataclass(frozen=True)
+class FedAdam(Method):
+    """FedAdam: Adam on the server; stragglers are dropped.
 
-    >>> method = fedadam(server_learning_rate=1.0, beta1=0.0, beta2=0.0, tau=1.0)
+    >>> method = FedAdam(server_learning_rate=1.0, beta1=0.0, beta2=0.0, tau=1.0)
     >>> params, state = method.merge(method.start(np.float32(0)), np.float32(0), np.float32(3), ())
     >>> params  # 3 / (|3| + 1)
     np.float32(0.75)
     """
-    return AdaptiveServer("fedadam", server_learning_rate=server_learning_rate, beta1=beta1, beta2=beta2, tau=tau)
 
-
-@dataclass(frozen=True)
-class AdaptiveServer(Method):
-    """FedAdam, and what the methods of the same source share with it."""
-
-    keeps_partial_work: bool = False
-    server_learning_rate: float = 0.03
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    name: str = field(default="fedadam", init=False)
+    keeps_partial_work: bool = field(default=False, init=False)
+    sends_model_only: bool = field(default=True, init=False)
+    server_learning_rate: Positive = 0.03
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Positive = 1e-3
 
     def __post_init__(self) -> None:
         if not self.tau > 0:

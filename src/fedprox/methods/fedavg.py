@@ -6,11 +6,17 @@ finish in time is dropped. If everybody is dropped the model stays as it is.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from fedprox.methods.method import Method
 
-__all__ = ["fedavg"]
+__all__ = ["FedAvg"]
 
 
-def fedavg() -> Method:
-    """Return FedAvg: no proximal term, stragglers are dropped."""
-    return Method("fedavg", keeps_partial_work=False)
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """FedAvg: no proximal term, stragglers are dropped."""
+
+    name: str = field(default="fedavg", init=False)
+    keeps_partial_work: bool = field(default=False, init=False)
+    sends_model_only: bool = field(default=True, init=False)

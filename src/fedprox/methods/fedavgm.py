@@ -9,35 +9,38 @@ As in FedAvg, stragglers are dropped, partial work with them. In a round with no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 
+from fedprox.config.fields import BelowOne, Positive
 from fedprox.core.trees import Tree, difference, scale, total
 from fedprox.methods.method import Method
 
-__all__ = ["fedavgm"]
-
-
-def fedavgm(server_learning_rate: float = 1.0, momentum: float = 0.9) -> Method:
-    """Return FedAvgM: FedAvg with momentum on the server; stragglers are dropped.
-
-    >>> method = fedavgm(momentum=0.5)
-    >>> method.merge(np.float32(4), np.float32(1), np.float32(2), ())  # v = 0.5 * 4 + (2 - 1)
-    (np.float32(4.0), np.float32(3.0))
-    """
-    return _FedAvgM("fedavgm", keeps_partial_work=False, server_learning_rate=server_learning_rate, momentum=momentum)
+__all__ = ["FedAvgM"]
 
 
 @dataclass(frozen=True)
-class _FedAvgM(Method):
-    server_learning_rate: float = 1.0
-    momentum: float = 0.9
+class FedAvgM(Method):
+    """FedAvgM: FedAvg with momentum on the server; stragglers are dropped.
+
+    >>> method = FedAvgM(momentum=0.5)
+    >>> method.merge(np.float32(4), np.float32(1), np.float32(2), ())  # v = 0.5 * 4 + (2 - 1)
+    (np.float32(4.0), np.float32(3.0))
+    """
+
+    name: str = field(default="fedavgm", init=False)
+    keeps_partial_work: bool = field(default=False, init=False)
+    sends_model_only: bool = field(default=True, init=False)
+    server_learning_rate: Positive = 1.0
+    momentum: BelowOne = 0.9
 
     def start(self, params: Tree) -> Tree:
+        """Return v."""
         return jax.tree.map(np.zeros_like, params)
 
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
+        """Take the server's step."""
         velocity = total(scale(server, self.momentum), difference(averaged, params))
         return total(params, scale(velocity, self.server_learning_rate)), velocity

@@ -19,27 +19,32 @@ round is one of FedProx.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from fedprox.config.fields import Flag
 from fedprox.core.trees import Tree, difference
 from fedprox.methods.method import Method
 
-__all__ = ["feddane"]
-
-
-def feddane(second_draw: bool = False) -> Method:
-    """Return FedDANE: a proximal term and a gradient correction; partial work is kept.
-
-    >>> feddane().needs_gradients, feddane(second_draw=True).second_draw
-    (True, True)
-    """
-    return _FedDane("feddane", proximal=True, needs_gradients=True, second_draw=second_draw)
+__all__ = ["FedDane"]
 
 
 @dataclass(frozen=True)
-class _FedDane(Method):
+class FedDane(Method):
+    """FedDANE: a proximal term and a gradient correction; partial work is kept.
+
+    >>> FedDane().needs_gradients, FedDane(second_draw=True).second_draw
+    (True, True)
+    """
+
+    name: str = field(default="feddane", init=False)
+    proximal: bool = field(default=True, init=False)
+    needs_gradients: bool = field(default=True, init=False)
+    second_draw: Flag = False
+
     def send(self, server: Tree, mean_gradient: Tree) -> Tree:
+        """Send g^t down."""
         return mean_gradient
 
     def linear(self, sent: Tree, state: Tree, gradient: Tree) -> Tree:
+        """Return g^t - grad F_k(w^t)."""
         return None if sent is None else difference(sent, gradient)

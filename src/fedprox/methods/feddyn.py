@@ -18,52 +18,60 @@ method's own coefficient and takes mu's place in the subproblem.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 
+from fedprox.config.fields import Positive
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree, difference, scale
 from fedprox.methods.method import Method, Reply, Solution
 
-__all__ = ["feddyn"]
-
-
-def feddyn(alpha: float = 0.1) -> Method:
-    """Return FedDyn: a proximal term and a running dual; partial work is kept.
-
-    >>> feddyn(alpha=0.5).subproblem_mu(0.0)
-    0.5
-    """
-    if not alpha > 0:
-        raise ConfigError(f"`method.alpha` must be a number > 0; got {alpha!r}")
-    return _FedDyn("feddyn", alpha=alpha)
+__all__ = ["FedDyn"]
 
 
 @dataclass(frozen=True)
-class _FedDyn(Method):
-    alpha: float = 0.1
+class FedDyn(Method):
+    """FedDyn: a proximal term and a running dual; partial work is kept.
+
+    >>> FedDyn(alpha=0.5).subproblem_mu(0.0)
+    0.5
+    """
+
+    name: str = field(default="feddyn", init=False)
+    alpha: Positive = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise ConfigError(f"`method.alpha` must be a number > 0; got {self.alpha!r}")
 
     def subproblem_mu(self, mu: float) -> float:
+        """Return alpha, which takes mu's place."""
         return self.alpha
 
     def start(self, params: Tree) -> Tree:
+        """Return h."""
         return jax.tree.map(np.zeros_like, params)
 
     def start_device(self, params: Tree) -> Tree:
+        """Return lambda_k."""
         return jax.tree.map(np.zeros_like, params)
 
     def linear(self, sent: Tree, state: Tree, gradient: Tree) -> Tree:
+        """Return -lambda_k."""
         return scale(state, -1.0)
 
     def reply(self, solution: Solution) -> Reply:
+        """Send w_k and alpha (w_k - w^t), and move the dual."""
         moved = scale(difference(solution.params, solution.anchor), self.alpha)
         return Reply(solution.params, moved, difference(solution.state, moved))
 
     def uploaded(self, reply: Reply) -> Tree:
+        """Return w_k, from which the rest follows."""
         return reply.averaged  # alpha (w_k - w^t) follows from it
 
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
+        """Move h, and the model by it."""
         h = difference(server, summed)
         return difference(averaged, scale(h, 1 / self.alpha)), h

@@ -14,7 +14,7 @@ that did no step moves nothing. Solvers outside the SGD family are refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,27 +23,30 @@ from fedprox.methods.gradient_count import check_counts_gradients, gradient_coun
 from fedprox.methods.method import Method, Reply, Solution
 from fedprox.solvers import Solver
 
-__all__ = ["fednova"]
-
-
-def fednova() -> Method:
-    """Return FedNova: normalised averaging; partial work is kept.
-
-    >>> fednova().merge((), np.float32(5), {"move": np.float32(0.5), "count": np.float64(4)}, ())[0]
-    np.float32(3.0)
-    """
-    return _FedNova("fednova", proximal=True)
+__all__ = ["FedNova"]
 
 
 @dataclass(frozen=True)
-class _FedNova(Method):
+class FedNova(Method):
+    """FedNova: normalised averaging; partial work is kept.
+
+    >>> FedNova().merge((), np.float32(5), {"move": np.float32(0.5), "count": np.float64(4)}, ())[0]
+    np.float32(3.0)
+    """
+
+    name: str = field(default="fednova", init=False)
+    proximal: bool = field(default=True, init=False)
+
     def check(self, solver: Solver) -> None:
+        """Refuse solvers outside the SGD family."""
         check_counts_gradients(self.name, solver)
 
     def reply(self, solution: Solution) -> Reply:
+        """Send the move per gradient, and the count."""
         count = gradient_count(solution.solver, solution.steps, solution.learning_rate, solution.mu)
         moved = difference(solution.anchor, solution.params)  # zero where no step was done
         return Reply({"move": scale(moved, 1 / count if count else 0.0), "count": np.float64(count)})
 
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
+        """Make one move of the mean length."""
         return difference(params, scale(averaged["move"], averaged["count"])), server

@@ -6,11 +6,17 @@ averages all results, also the partial ones.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from fedprox.methods.method import Method
 
-__all__ = ["fedprox"]
+__all__ = ["FedProx"]
 
 
-def fedprox() -> Method:
-    """Return FedProx: a proximal term, partial work is kept."""
-    return Method("fedprox", proximal=True)
+@dataclass(frozen=True)
+class FedProx(Method):
+    """FedProx: a proximal term, partial work is kept."""
+
+    name: str = field(default="fedprox", init=False)
+    proximal: bool = field(default=True, init=False)
+    sends_model_only: bool = field(default=True, init=False)

@@ -9,27 +9,26 @@ As in FedAvg, stragglers are dropped, partial work with them. In a round with no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fedprox.methods.fedadam import AdaptiveServer
-from fedprox.methods.method import Method
+from fedprox.methods.fedadam import FedAdam
 
-__all__ = ["fedyogi"]
-
-
-def fedyogi(server_learning_rate: float = 0.03, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Method:
-    """Return FedYogi: Yogi on the server; stragglers are dropped.
-
-    >>> fedyogi().merge({"m": np.float32(0), "v": np.float32(1)}, np.float32(0), np.float32(0), ())[0]
-    np.float32(0.0)
-    """
-    return _FedYogi("fedyogi", server_learning_rate=server_learning_rate, beta1=beta1, beta2=beta2, tau=tau)
+__all__ = ["FedYogi"]
 
 
 @dataclass(frozen=True)
-class _FedYogi(AdaptiveServer):
+class FedYogi(FedAdam):
+    """FedYogi: Yogi on the server; stragglers are dropped.
+
+    >>> FedYogi().merge({"m": np.float32(0), "v": np.float32(1)}, np.float32(0), np.float32(0), ())[0]
+    np.float32(0.0)
+    """
+
+    name: str = field(default="fedyogi", init=False)
+
     def second_moment(self, v: Any, square: Any) -> Any:
+        """Return the new v of one leaf, given D^2."""
         return v - (1 - self.beta2) * square * np.sign(v - square)

@@ -13,8 +13,8 @@ server merges. The defaults below average the solutions:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,19 +31,30 @@ __all__ = ["Method", "Reply", "Solution"]
 class Method:
     """A federated method. This one averages; others override what they do differently.
 
+    A method of your own is a dataclass that inherits from this one; the fields that it adds are its keys in `[method]`,
+    and the fields below are what it declares:
+
     Attributes:
       name: what it is called in configs and records.
       proximal: whether `method.mu` acts in the subproblem.
       keeps_partial_work: whether stragglers' partial solutions are merged, or the stragglers dropped.
       needs_gradients: whether devices' gradients at w^t are averaged before the chosen ones start (FedDANE).
-      second_draw: whether those gradients come from a second draw of devices, not from the chosen ones.
+      sends_model_only: whether devices send their model and nothing else, which is what privacy covers.
     """
 
+    not_keys: ClassVar[frozenset[str]] = frozenset()
+
     name: str
+    _: KW_ONLY
     proximal: bool = False
     keeps_partial_work: bool = True
-    needs_gradients: bool = field(default=False, kw_only=True)
-    second_draw: bool = field(default=False, kw_only=True)
+    needs_gradients: bool = False
+    sends_model_only: bool = False
+
+    @property
+    def second_draw(self) -> bool:
+        """Whether gradients come from a second draw of devices, not from the chosen ones."""
+        return False
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that the method cannot use."""
@@ -114,3 +125,6 @@ class Method:
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Any) -> tuple[Tree, Tree]:
         """Return the new model and the server's new state from the merged replies."""
         return averaged, server
+
+
+Method.not_keys = frozenset(each.name for each in fields(Method))

@@ -18,7 +18,7 @@ old variate. Solvers outside the SGD family are refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
@@ -28,36 +28,41 @@ from fedprox.methods.gradient_count import check_counts_gradients, gradient_coun
 from fedprox.methods.method import Method, Reply, Solution
 from fedprox.solvers import Solver
 
-__all__ = ["scaffold"]
-
-
-def scaffold() -> Method:
-    """Return SCAFFOLD: control variates on server and devices; partial work is kept.
-
-    >>> scaffold().start_device({"weight": np.ones(2)})
-    {'weight': array([0., 0.])}
-    """
-    return _Scaffold("scaffold")
+__all__ = ["Scaffold"]
 
 
 @dataclass(frozen=True)
-class _Scaffold(Method):
+class Scaffold(Method):
+    """SCAFFOLD: control variates on server and devices; partial work is kept.
+
+    >>> Scaffold().start_device({"weight": np.ones(2)})
+    {'weight': array([0., 0.])}
+    """
+
+    name: str = field(default="scaffold", init=False)
+
     def check(self, solver: Solver) -> None:
+        """Refuse solvers outside the SGD family."""
         check_counts_gradients(self.name, solver)
 
     def start(self, params: Tree) -> Tree:
+        """Return c."""
         return jax.tree.map(np.zeros_like, params)
 
     def start_device(self, params: Tree) -> Tree:
+        """Return c_k."""
         return jax.tree.map(np.zeros_like, params)
 
     def send(self, server: Tree, mean_gradient: Tree) -> Tree:
+        """Send c down."""
         return server
 
     def linear(self, sent: Tree, state: Tree, gradient: Tree) -> Tree:
+        """Return c - c_k."""
         return difference(sent, state)
 
     def reply(self, solution: Solution) -> Reply:
+        """Send w_k and the change of c_k."""
         count = gradient_count(solution.solver, solution.steps, solution.learning_rate, solution.mu)
         if count == 0:
             return Reply(solution.params, jax.tree.map(np.zeros_like, solution.state), solution.state)
@@ -66,4 +71,5 @@ class _Scaffold(Method):
         return Reply(solution.params, change, total(solution.state, change))
 
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
+        """Average the w_k and move c."""
         return averaged, total(server, summed)

@@ -33,7 +33,7 @@ def choose_solver(config: Config, choice: SolverChoice | None, method: Method) -
         return lambda device: _entry(choice, device)
     if callable(choice):
         return _checked(choice, method)
-    everybody = choice or solvers.build(config.solver)
+    everybody = choice or solvers.build(config.solver, config.seed)
     method.check(everybody)
     return lambda device: everybody
 

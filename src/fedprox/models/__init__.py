@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
-from fedprox.core.errors import ConfigError
+from fedprox.config import ModelConfig
+from fedprox.config.parts import build_part, check_kind
+from fedprox.models.by_name import Examples
 from fedprox.models.linear_regression import linear_regression
 from fedprox.models.model import Model, classifier, mean_gradient
 from fedprox.models.networks import cnn, mlp
@@ -16,6 +19,7 @@ from fedprox.models.text import char_lstm, sentiment_lstm
 __all__ = [
     "Model",
     "build",
+    "build_for",
     "char_lstm",
     "classifier",
     "cnn",
@@ -26,13 +30,11 @@ __all__ = [
     "softmax_regression",
 ]
 
-_BUILDERS: dict[str, Callable[[tuple[int, ...], int], Model]] = {
-    "softmax_regression": lambda shape, classes: softmax_regression(_size(shape), classes),
-    "linear_regression": lambda shape, classes: linear_regression(_size(shape)),
-    "mlp": lambda shape, classes: mlp(_size(shape), classes),
-    "cnn": cnn,
-    "char_lstm": lambda shape, classes: char_lstm(classes, _length("char_lstm", shape)),
-}
+
+class _Examples(NamedTuple):
+    shape: tuple[int, ...]
+    classes: int
+    extras: Mapping[str, Any]
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, vectors: ArrayLike | None = None) -> Model:
@@ -40,22 +42,12 @@ def build(name: str, shape: tuple[int, ...], classes: int, vectors: ArrayLike | 
 
     `vectors` (words, dimensions) are the word vectors that `sentiment_lstm` needs.
     """
-    if name != "sentiment_lstm":
-        return _BUILDERS[name](shape, classes)
-    _length(name, shape)
-    if vectors is None:
-        raise ConfigError(f"`model.name` = {name!r} must be used with data that brings word vectors; got none")
-    return sentiment_lstm(vectors, classes)
+    extras = {} if vectors is None else {"vectors": vectors}
+    return build_for(ModelConfig(name=name), _Examples(shape, classes, extras))
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
-
-
-def _length(name: str, shape: tuple[int, ...]) -> int:
-    if len(shape) != 1:
-        raise ConfigError(f"`model.name` = {name!r} must be used with sequences of numbers; got examples of {shape}")
-    return shape[0]
+def build_for(config: ModelConfig, population: Examples, seed: int = 0) -> Model:
+    """Return the model that the config names, shaped for a population."""
+    model: Model = build_part("models", "model.name", config, {"population": population, "seed": seed})
+    check_kind(model, Model, "a Model", "model.name", config.name)
+    return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedprox.config import PrivacyConfig
 from fedprox.core.errors import ConfigError
 from fedprox.methods import Method
-from fedprox.methods.mu import ConstantMu, MuController
+from fedprox.methods.mu import MuController, learns
 from fedprox.privacy.accountant import load_dp_accounting
 
 __all__ = ["check_private"]
@@ -13,13 +13,14 @@ __all__ = ["check_private"]
 
 def check_private(config: PrivacyConfig, method: Method, mu: MuController, devices: int) -> None:
     """Refuse objects and numbers of devices for which clipping and noise do not cover all that leaves a device."""
-    if config.clip > 0 and (type(method).reply is not Method.reply or method.needs_gradients):
+    if config.clip > 0 and not method.sends_model_only:
         raise ConfigError(
-            f"`method` must send nothing but its model with `privacy.clip`; got {method.name!r}, which sends more"
+            "`method` must declare `sends_model_only` with `privacy.clip`, since only the model that a device sends is "
+            f"clipped; got {method.name!r}"
         )
     if config.noise_multiplier == 0:
         return
-    if not isinstance(mu, ConstantMu):
+    if learns(mu):
         raise ConfigError(
             "`mu_controller` must be constant with `privacy.noise_multiplier`, since it follows losses that no noise "
             f"covers; got {type(mu).__name__}"

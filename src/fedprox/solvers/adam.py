@@ -13,6 +13,7 @@ from functools import lru_cache
 import jax
 import jax.numpy as jnp
 
+from fedprox.config.fields import BelowOne
 from fedprox.core.trees import Tree
 from fedprox.solvers.stepwise import Stepwise
 
@@ -20,7 +21,7 @@ __all__ = ["adam"]
 
 
 @lru_cache(maxsize=32)  # one object for one setting, so that compiled programs are found again
-def adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Stepwise:
+def adam(beta1: BelowOne = 0.9, beta2: BelowOne = 0.999, epsilon: BelowOne = 1e-8) -> Stepwise:
     """Return Adam."""
 
     def init(params: Tree) -> Tree:

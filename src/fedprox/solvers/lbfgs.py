@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from functools import lru_cache, partial
 
+from fedprox.config.fields import Count
 from fedprox.solvers.descent import Descent, Step
 from fedprox.solvers.oracle import Oracle, Point, Vector
 
@@ -18,7 +19,7 @@ __all__ = ["lbfgs"]
 
 
 @lru_cache(maxsize=8)
-def lbfgs(memory: int = 10) -> Descent:
+def lbfgs(memory: Count = 10) -> Descent:
     """Return L-BFGS with `memory` pairs."""
     return Descent("lbfgs", partial(_Rule, memory), curvature=0.9)
 

@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from fedprox.config.fields import Count
 from fedprox.solvers.descent import Descent, Step
 from fedprox.solvers.oracle import Oracle, Point, Vector
 
@@ -20,7 +21,7 @@ __all__ = ["newton_cg"]
 
 
 @lru_cache(maxsize=8)
-def newton_cg(iterations: int = 50) -> Descent:
+def newton_cg(iterations: Count = 50) -> Descent:
     """Return Newton-CG with at most `iterations` products with the Hessian for each direction."""
     return Descent("newton_cg", partial(_Rule, iterations), uses_curvature=True)
 

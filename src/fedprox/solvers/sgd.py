@@ -14,6 +14,7 @@ from functools import lru_cache
 import jax
 import jax.numpy as jnp
 
+from fedprox.config.fields import BelowOne, Flag, NotNegative
 from fedprox.core.trees import Tree
 from fedprox.solvers.stepwise import Stepwise
 
@@ -30,7 +31,7 @@ class Sgd(Stepwise):
 
 
 @lru_cache(maxsize=32)  # one object for one setting, so that compiled programs are found again
-def sgd(momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Sgd:
+def sgd(momentum: BelowOne = 0.0, nesterov: Flag = False, weight_decay: NotNegative = 0.0) -> Sgd:
     """Return SGD; its momentum starts at zero in every local solve."""
 
     def init(params: Tree) -> Tree:

@@ -12,7 +12,7 @@ noise, and SVRG is gradient descent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -21,22 +21,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedprox.config.fields import Count
+from fedprox.config.part_keys import part_keys
 from fedprox.core.compilation import compiled
 from fedprox.core.trees import Tree
 from fedprox.models import Model
 from fedprox.participation.budget import Piece
+from fedprox.solvers.options import checked_options
 from fedprox.solvers.sgd import sgd
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.solvers.stepwise import Stepwise, minibatch_program, steps_per_call
 from fedprox.solvers.subproblem import Subproblem, add_terms, device_gradient
 
-__all__ = ["svrg"]
+__all__ = ["named_svrg", "svrg"]
 
 
 @lru_cache(maxsize=8)
-def svrg(epochs: int = 1) -> _SVRG:
+def svrg(epochs: Count = 1) -> _SVRG:
     """Return SVRG with `epochs` epochs of inner steps for each snapshot."""
     return _SVRG(epochs)
+
+
+def named_svrg(options: Mapping[str, Any]) -> _SVRG:
+    """Return SVRG from `solver.options`, whose `epochs` are not those of `solver.epochs`."""
+    return svrg(**checked_options("svrg", options, part_keys("solvers", svrg)))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ import numpy as np
 
 from fedprox import __version__, data, methods
 from fedprox.config import Config
+from fedprox.config.part_search import folders
+from fedprox.config.resolution import names_modules
 from fedprox.core.compilation import prepare
 from fedprox.core.randomness import Purpose
 from fedprox.core.threads import Workers
@@ -66,7 +68,7 @@ def train(
     """Run a federated optimisation.
 
     Args:
-      config: a `Config`, a dict of settings or the path of a TOML file.
+      config: a `Config`, a dict of settings, the path of a TOML file or the name of a recipe.
       population, model, method, solver, mu_controller: objects that replace what the config names.
       callbacks: called after every round with a `Progress`; one that returns True ends the run.
       out: the run folder to write; nothing is written without it.
@@ -82,16 +84,18 @@ def train(
     config = Config.of(config)
     prepare()
     followers = Followers(config, out, progress=progress, track=track)
-    given = Blueprint(config.to_dict(), model, method, solver)
+    settings = config.to_dict()
+    given = Blueprint(settings, model, method, solver, folders() if names_modules(settings) else ())
     population = population or data.load(config)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
     if mu_controller is None:
         warn_of_full_participation(config, population.devices)
     model = model or data.model_for(config, population)
-    method = method or methods.build(config.method)
+    method = method or methods.build(config.method, config.seed)
     solver_for = choose_solver(config, solver, method)
     params = initial_params(config, model)
-    state = State(params, method.start(params), mu_controller or mu.build(config.method, config.solver.learning_rate))
+    controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
+    state = State(params, method.start(params), controller)
     check_private(config.privacy, method, state.controller, population.devices)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     check_plan(config, method)
@@ -197,7 +201,7 @@ class _Run:
             mean_gradient = self.engine.mean_gradient(self._gradient_tasks(plan, tasks), state.params)
         sent = self.method.send(state.server, mean_gradient)
         used_mu = self.method.subproblem_mu(state.controller.mu)
-        mu_learns = type(state.controller) is not mu.ConstantMu
+        mu_learns = mu.learns(state.controller)
         wants_drift = mu_learns or self.mechanism is not None
         broadcast = Broadcast(plan.round, state.params, sent, used_mu, wants_drift)
         answer = self.engine.solve(tasks, broadcast, gammas=self.config.measure.gamma)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedprox.config import read_toml
+from fedprox.config import Config, read_toml
 from fedprox.core.errors import ConfigError, nearest
 
 __all__ = ["load_settings", "names"]
@@ -17,13 +18,17 @@ def names() -> list[str]:
     return sorted(Path(item.name).stem for item in files(__name__).iterdir() if item.name.endswith(".toml"))
 
 
-def load_settings(config: str) -> dict[str, Any]:
-    """Return the settings in a config file (a name that ends in .toml or holds a slash) or in a recipe.
+def load_settings(config: Config | Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    """Return the settings of a config: of a dict, a file (a name that ends in .toml or holds a slash) or a recipe.
 
     >>> load_settings("synthetic-1-1")["method"]["mu"]
     1.0
     """
-    if config.endswith(".toml") or "/" in config:
+    if isinstance(config, Config):
+        return config.to_dict()
+    if isinstance(config, Mapping):
+        return dict(config)
+    if isinstance(config, Path) or config.endswith(".toml") or "/" in config:
         return read_toml(config)
     if config not in names():
         raise ConfigError(

@@ -24,21 +24,28 @@ from __future__ import annotations
 from typing import Any
 
 from fedprox.config import MethodConfig
+from fedprox.config.parts import build_part
+from fedprox.core.errors import ConfigError
 from fedprox.methods.mu.adaptive import AdaptiveMu
 from fedprox.methods.mu.auto import AutoMu
 from fedprox.methods.mu.constant import ConstantMu
-from fedprox.methods.mu.controller import MuController, Signals
+from fedprox.methods.mu.controller import MuController, Signals, learns
 
-__all__ = ["AdaptiveMu", "AutoMu", "ConstantMu", "MuController", "Signals", "build", "restore"]
+__all__ = ["AdaptiveMu", "AutoMu", "ConstantMu", "MuController", "Signals", "build", "learns", "restore"]
 
 
-def build(config: MethodConfig, learning_rate: float) -> MuController:
-    """Return the controller that the config names."""
-    if config.mu == "adaptive":
-        return AdaptiveMu(config.mu_initial, config.mu_step, config.mu_patience)
-    if config.mu == "auto":
-        return AutoMu.start(learning_rate)
-    return ConstantMu(float(config.mu))
+def build(config: MethodConfig, learning_rate: float, seed: int = 0) -> MuController:
+    """Return the controller that the config names; a constructor's `mu` is where it starts, `method.mu_initial`."""
+    if not isinstance(config.mu, str):
+        return ConstantMu(float(config.mu))
+    given = {"mu": config.mu_initial, "learning_rate": learning_rate, "seed": seed}
+    controller = build_part("mu", "method.mu", config, given)
+    if not all(hasattr(controller, member) for member in ("mu", "after", "state")):
+        raise ConfigError(
+            "`method.mu` must name a controller with `mu`, `after` and `state`, or a callable that returns one; "
+            f"got {config.mu!r}, which gives {type(controller).__name__}"
+        )
+    return controller
 
 
 def restore(controller: MuController, state: dict[str, Any]) -> MuController:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from fedprox.methods.mu.controller import Signals
 
@@ -25,11 +25,18 @@ class AdaptiveMu:
     0.1
     """
 
+    needs_every_loss: ClassVar[bool] = True
+
     mu: float
     step: float = 0.1
     patience: int = 5
     decreases: int = 0
     previous: float | None = None
+
+    @classmethod
+    def start(cls, mu_initial: float = 0.0, mu_step: float = 0.1, mu_patience: int = 5) -> AdaptiveMu:
+        """Return the rule before the first round, from the settings of `[method]`."""
+        return cls(mu_initial, mu_step, mu_patience)
 
     def after(self, signals: Signals) -> AdaptiveMu:
         """Apply the rule to one more loss."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from fedprox.config import Config
 from fedprox.methods.mu.controller import Signals
@@ -55,6 +55,8 @@ class AutoMu:
     >>> round(rule.mu, 4)  # e^0.5
     1.6487
     """
+
+    needs_every_loss: ClassVar[bool] = True
 
     mu: float
     learning_rate: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fedprox.methods.mu.controller import Signals
 
@@ -13,6 +13,8 @@ __all__ = ["ConstantMu"]
 @dataclass(frozen=True)
 class ConstantMu:
     """One mu for all rounds."""
+
+    learns: ClassVar[bool] = False
 
     mu: float
 

@@ -2,6 +2,9 @@
 
 A controller is an immutable value: `mu` is what the next round uses, and `after(signals)` is the controller that has
 seen one more round. Its `state` is what its constructor takes, in plain JSON values, and goes into the checkpoint.
+
+A class may declare `learns = False`, if it takes no notice of what it sees, and `needs_every_loss = True`, if it cannot
+do without the loss of any round.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["MuController", "Signals"]
+__all__ = ["MuController", "Signals", "learns"]
 
 
 @dataclass(frozen=True)
@@ -59,3 +62,8 @@ class MuController(Protocol):
 
     def state(self) -> dict[str, Any]:
         """Return what `restore` needs to continue: the arguments of the constructor."""
+
+
+def learns(controller: MuController) -> bool:
+    """Return whether a controller takes notice of the rounds; one that does not say so does."""
+    return bool(getattr(controller, "learns", True))

@@ -1,0 +1,60 @@
+"""The registry: every part that a config can name, and where it is.
+
+A part of the library is one file plus one line here. What stands behind a name is the part itself or a callable that
+returns it, as for parts from elsewhere (`fedprox.config.parts`), and is imported when a config names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["BUILTIN"]
+
+BUILTIN: Mapping[str, Mapping[str, str]] = {
+    "data": {
+        "synthetic": "fedprox.data.by_name:synthetic_by_name",
+        "synthetic_iid": "fedprox.data.by_name:synthetic_iid_by_name",
+        "mnist": "fedprox.data.by_name:mnist",
+        "femnist": "fedprox.data.by_name:femnist",
+        "shakespeare": "fedprox.data.by_name:shakespeare",
+        "sent140": "fedprox.data.by_name:sent140",
+        "leaf": "fedprox.data.leaf:read_leaf",
+        "npz": "fedprox.data.npz:read_npz",
+        "arrow": "fedprox.data.arrow:read_arrow",
+        "population": "fedprox.population.folder:open_population",
+    },
+    "models": {
+        "softmax_regression": "fedprox.models.by_name:softmax_regression_for",
+        "linear_regression": "fedprox.models.by_name:linear_regression_for",
+        "char_lstm": "fedprox.models.by_name:char_lstm_for",
+        "sentiment_lstm": "fedprox.models.by_name:sentiment_lstm_for",
+        "mlp": "fedprox.models.by_name:mlp_for",
+        "cnn": "fedprox.models.by_name:cnn_for",
+    },
+    "methods": {
+        "fedavg": "fedprox.methods.fedavg:FedAvg",
+        "fedprox": "fedprox.methods.fedprox:FedProx",
+        "feddane": "fedprox.methods.feddane:FedDane",
+        "scaffold": "fedprox.methods.scaffold:Scaffold",
+        "fednova": "fedprox.methods.fednova:FedNova",
+        "feddyn": "fedprox.methods.feddyn:FedDyn",
+        "fedavgm": "fedprox.methods.fedavgm:FedAvgM",
+        "fedadam": "fedprox.methods.fedadam:FedAdam",
+        "fedyogi": "fedprox.methods.fedyogi:FedYogi",
+    },
+    "mu": {
+        "adaptive": "fedprox.methods.mu.adaptive:AdaptiveMu.start",
+        "auto": "fedprox.methods.mu.auto:AutoMu.start",
+    },
+    "solvers": {
+        "sgd": "fedprox.solvers.sgd:sgd",
+        "adam": "fedprox.solvers.adam:adam",
+        "optax": "fedprox.solvers.optax_steps:named_optax",
+        "gradient_descent": "fedprox.solvers.gradient_descent:gradient_descent",
+        "lbfgs": "fedprox.solvers.lbfgs:lbfgs",
+        "newton_cg": "fedprox.solvers.newton_cg:newton_cg",
+        "closed_form": "fedprox.solvers.closed_form:closed_form",
+        "svrg": "fedprox.solvers.svrg:named_svrg",
+    },
+}
+"""Group -> name -> "module:object"."""

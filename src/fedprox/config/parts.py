@@ -1,0 +1,144 @@
+"""Parts by name: what a config names is a part of the library, of a module, or of an installed package.
+
+A name is looked up in this order:
+
+1. a built-in name, such as "fedprox" (`fedprox.config.builtin_parts`);
+2. "module:object", such as "mine:Half", from a module that Python can import;
+3. an installed entry point of the group "fedprox.GROUP", such as "fedprox.methods".
+
+The object is the part itself, or a callable that returns it; the callable's keyword parameters are the keys that the
+section takes beside the name (`fedprox.config.part_keys`). Some parts are functions themselves: their first parameters
+are what they are called with, and the others are the keys.
+
+>>> find_part("methods", "feddyn", "method.name").__name__
+'FedDyn'
+>>> find_part("methods", "fedpox", "method.name")
+Traceback (most recent call last):
+...
+fedprox.core.errors.ConfigError: `method.name` must be one of fedavg, fedprox, feddane, scaffold, fednova, feddyn, \
+fedavgm, fedadam, fedyogi, module:object; got 'fedpox'; did you mean `fedprox`?
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from fedprox.config.builtin_parts import BUILTIN
+from fedprox.config.fields import PartSection
+from fedprox.config.part_keys import GROUPS, REQUIRED, part_keys, passed_always, returns_part
+from fedprox.config.part_search import add_current_folder
+from fedprox.core.errors import ConfigError, nearest
+
+__all__ = ["build_part", "builtin_names", "capability", "check_kind", "find_part", "is_builtin"]
+
+
+def builtin_names(group: str) -> tuple[str, ...]:
+    """Return the names of the library's own parts of a group.
+
+    >>> builtin_names("mu")
+    ('adaptive', 'auto')
+    """
+    return tuple(BUILTIN[group])
+
+
+def is_builtin(group: str, name: str) -> bool:
+    """Return whether a name stands for one of the library's own parts."""
+    return name in BUILTIN[group]
+
+
+def find_part(group: str, name: str, field: str) -> Any:
+    """Return the object behind a name; `field` is the key of the config that has it, for the error's sentence."""
+    if name in BUILTIN[group]:
+        return _imported(BUILTIN[group][name], field)
+    if ":" in name:
+        add_current_folder()
+        return _imported(name, field)
+    installed = _installed(group, tuple(sys.path))
+    found = [point for point in installed if point.name == name]
+    if len(found) > 1:
+        raise ConfigError(
+            f"`{field}` must be one part, but several packages install {name!r} for fedprox.{group} "
+            f"({', '.join(point.value for point in found)}); got {name!r}"
+        )
+    if not found:
+        known = [*BUILTIN[group], *dict.fromkeys(point.name for point in installed)]
+        rule = f"one of {', '.join([*known, 'module:object'])}" if known else "module:object"
+        rule += f" or {GROUPS[group].also}" if GROUPS[group].also else ""
+        raise ConfigError(f"`{field}` must be {rule}; got {name!r}{nearest(name, known)}")
+    return _imported(found[0].value, field)
+
+
+def build_part(
+    group: str,
+    field: str,
+    section: PartSection,
+    given: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return the part that `field` of a section names.
+
+    Args:
+      group, field: as in `find_part`.
+      section: its settings that were given, and are keys of the part's callable, are passed to it.
+      given: what else the callable receives: its first arguments, and `seed` and the like where it has a parameter of
+        that name.
+      settings: further settings, as if they were the section's.
+    """
+    name = getattr(section, field.partition(".")[2])
+    value, given = find_part(group, name, field), given or {}
+    if not returns_part(group, value) and not GROUPS[group].is_function:
+        return value
+    values = {**section.given(), **(settings or {})}
+    keys = part_keys(group, value)
+    arguments = {key: values[key] for key in keys if key in values}
+    for key in keys.values():
+        if key.default is REQUIRED and key.name not in arguments and hasattr(section, key.name):
+            arguments[key.name] = getattr(section, key.name)
+    arguments |= {key: given[key] for key in passed_always(group, value) if key in given}
+    if not returns_part(group, value):
+        return functools.partial(value, **arguments) if arguments else value
+    first = [] if GROUPS[group].is_function else [given[key] for key in GROUPS[group].first]
+    return value(*first, **arguments)
+
+
+def check_kind(part: Any, kind: type | tuple[type, ...], words: str, field: str, name: str) -> None:
+    """Refuse an object of the wrong kind."""
+    if not isinstance(part, kind):
+        raise ConfigError(
+            f"`{field}` must name {words}, or a callable that returns one; got {name!r}, which gives "
+            f"{type(part).__name__}"
+        )
+
+
+def capability(value: Any, name: str, default: Any) -> Any:
+    """Return what a part's class declares, such as `proximal`; `default` where a function hides it."""
+    owner = getattr(value, "__self__", value)
+    return getattr(owner, name, default) if not callable(owner) or isinstance(owner, type) else default
+
+
+def _imported(path: str, field: str) -> Any:
+    module, _, name = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # whatever a module's own code raises
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"`{field}` must name a module that can be imported ({reason}); got {path!r}") from None
+    for part in name.split("."):
+        if not hasattr(found, part):
+            hint = nearest(part, [each for each in dir(found) if not each.startswith("_")])
+            raise ConfigError(f"`{field}` must name an object of {module!r}, which has no {part!r}; got {path!r}{hint}")
+        found = getattr(found, part)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points of a group, each once, as long as `path`, where packages are looked for, is the same."""
+    unique = {(point.name, point.value): point for point in entry_points(group=f"fedprox.{group}")}
+    return tuple(unique.values())

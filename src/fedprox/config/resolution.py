@@ -1,0 +1,166 @@
+"""The parts that a config names, and the keys that they add to their sections.
+
+Before a config is checked as a whole, each section that names a part learns the part's keys: what is given is checked
+against the type of the callable's parameter, and what is not given takes the callable's default. So a config says all
+that its parts receive, also where the default of a part differs from that of its section.
+
+>>> resolve_parts({"method": {"name": "feddyn"}})
+{'method': {'name': 'feddyn', 'alpha': 0.1}}
+>>> resolve_parts({"method": {"name": "feddyn", "alpa": 0.2}})
+Traceback (most recent call last):
+...
+fedprox.core.errors.ConfigError: unknown key `method.alpa`; did you mean `method.alpha`?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from fedprox.config import sections
+from fedprox.config.fields import PartSection
+from fedprox.config.part_keys import REQUIRED, Key, part_keys
+from fedprox.config.parts import builtin_names, capability, find_part, is_builtin
+from fedprox.core.errors import ConfigError, nearest
+
+__all__ = ["PLACES", "Place", "keys_of_section", "names_modules", "resolve_parts", "takes_mu"]
+
+
+class Place(NamedTuple):
+    """A key of the config that names a part of a group."""
+
+    section: str
+    key: str
+    group: str
+
+    @property
+    def field(self) -> str:
+        """The key as it is written in errors."""
+        return f"{self.section}.{self.key}"
+
+    def name_in(self, settings: Mapping[str, Any]) -> str | None:
+        """Return the name of the part in a section's settings; None where there is none."""
+        name = settings.get(self.key, _SECTIONS[self.section].model_fields[self.key].default)
+        return name if isinstance(name, str) and name else None
+
+
+PLACES = (
+    Place("data", "name", "data"),
+    Place("model", "name", "models"),
+    Place("method", "name", "methods"),
+    Place("method", "mu", "mu"),
+    Place("solver", "name", "solvers"),
+)
+"""Every key that names a part."""
+
+_SECTIONS: Mapping[str, type[PartSection]] = {
+    "data": sections.DataConfig,
+    "model": sections.ModelConfig,
+    "method": sections.MethodConfig,
+    "solver": sections.SolverConfig,
+}
+_MU_KEYS = tuple(key for key in sections.MethodConfig.model_fields if key.startswith("mu"))
+
+
+def resolve_parts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the keys of their parts checked and filled in; what is no table is left as it is."""
+    resolved = dict(settings)
+    for name in _SECTIONS:
+        section = resolved.get(name, {})
+        if isinstance(section, Mapping) and (section or name in settings):
+            resolved[name] = _resolved(name, dict(section))
+    return resolved
+
+
+def keys_of_section(section: str, settings: Mapping[str, Any]) -> dict[str, Key]:
+    """Return the keys that the parts named in a section's settings add to it."""
+    keys: dict[str, Key] = {}
+    for place, name in _named(section, settings):
+        keys |= part_keys(place.group, find_part(place.group, name, place.field))
+    return keys
+
+
+def takes_mu(method: str) -> bool:
+    """Return whether a method has a proximal term, so that `method.mu` means something; a function may have one."""
+    return bool(capability(find_part("methods", method, "method.name"), "proximal", True))
+
+
+def names_modules(settings: Mapping[str, Any]) -> bool:
+    """Return whether settings name a part that is not built in, so that another process must find its module."""
+    for section in _SECTIONS:
+        values = settings.get(section, {})
+        if any(not is_builtin(place.group, name) for place, name in _named(section, values)):
+            return True
+    return False
+
+
+def _named(section: str, settings: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
+    for place in PLACES:
+        if place.section == section and (name := place.name_in(settings)) is not None:
+            yield place, name
+
+
+def _resolved(section: str, settings: dict[str, Any]) -> dict[str, Any]:
+    fields = _SECTIONS[section].model_fields
+    own = [key for key in settings if key not in fields]
+    keys: dict[str, Key] = {}
+    for place, name in _named(section, settings):
+        if is_builtin(place.group, name) and place.group != "methods" and not own:
+            continue  # its defaults are the section's, and nothing is there to be checked
+        value = find_part(place.group, name, place.field)
+        found = part_keys(place.group, value)
+        keys |= found
+        if is_builtin(place.group, name) and place.group != "methods":
+            continue
+        for key in found.values():
+            if key.name not in settings and key.default is REQUIRED and key.name not in fields:
+                raise ConfigError(f"`{section}.{key.name}` must be given with {place.field} = {name!r}")
+            if key.name not in settings and _is_plain(key.default):
+                settings[key.name] = list(key.default) if isinstance(key.default, tuple) else key.default
+    if section == "method":
+        _check_mu(settings)
+    for given in own:
+        if given not in keys:
+            raise _unknown(section, given, settings, keys)
+    for key in keys.values():
+        if key.name in settings:
+            settings[key.name] = key.checked(f"{section}.{key.name}", settings[key.name])
+    return settings
+
+
+def _check_mu(settings: Mapping[str, Any]) -> None:
+    """Refuse mu and its companions with a method that has no proximal term."""
+    name = PLACES[2].name_in(settings)
+    given = [key for key in _MU_KEYS if key in settings]
+    if name is None or not given or takes_mu(name):
+        return
+    owners = [method for method in builtin_names("methods") if takes_mu(method)]
+    raise ConfigError(_left_out("method", given[0], f"method.name = {name!r}", owners, settings[given[0]]))
+
+
+def _unknown(section: str, key: str, settings: Mapping[str, Any], keys: Mapping[str, Key]) -> ConfigError:
+    """Return the error of a key that no part of the section takes: it may belong to another part, or to none."""
+    for place, name in _named(section, settings):
+        owners = [
+            other
+            for other in builtin_names(place.group)
+            if key in part_keys(place.group, find_part(place.group, other, place.field))
+        ]
+        if owners:
+            return ConfigError(_left_out(section, key, f"{place.field} = {name!r}", owners, settings[key]))
+    known = [f"{section}.{each}" for each in [*_SECTIONS[section].model_fields, *keys]]
+    return ConfigError(f"unknown key `{section}.{key}`{nearest(f'{section}.{key}', known)}")
+
+
+def _left_out(section: str, key: str, chosen: str, owners: list[str], value: Any) -> str:
+    return (
+        f"`{section}.{key}` must be left out with {chosen}, which has no such setting "
+        f"(it belongs to {', '.join(owners)}); got {value!r}"
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a default can be written in a config file."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return isinstance(value, (bool, int, float, str))

@@ -1,0 +1,85 @@
+"""The ready-made models as configs name them: each is shaped for a population.
+
+A model's callable gets the population first; its other parameters are keys of `[model]`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from fedprox.config.fields import Count
+from fedprox.core.errors import ConfigError
+from fedprox.models.linear_regression import linear_regression
+from fedprox.models.model import Model
+from fedprox.models.networks import cnn, mlp
+from fedprox.models.softmax_regression import softmax_regression
+from fedprox.models.text import char_lstm, sentiment_lstm
+
+__all__ = [
+    "Examples",
+    "char_lstm_for",
+    "cnn_for",
+    "linear_regression_for",
+    "mlp_for",
+    "sentiment_lstm_for",
+    "softmax_regression_for",
+]
+
+
+class Examples(Protocol):
+    """What a model has to know of a population."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+
+    @property
+    def classes(self) -> int:
+        """The number of labels; 0: y are not labels."""
+
+    @property
+    def extras(self) -> Mapping[str, Any]:
+        """What else the data brings, such as word vectors."""
+
+
+def softmax_regression_for(population: Examples) -> Model:
+    """Return softmax regression."""
+    return softmax_regression(math.prod(population.shape), population.classes)
+
+
+def linear_regression_for(population: Examples) -> Model:
+    """Return linear regression."""
+    return linear_regression(math.prod(population.shape))
+
+
+def mlp_for(population: Examples, hidden: Count = 128) -> Model:
+    """Return a perceptron with one hidden layer."""
+    return mlp(math.prod(population.shape), population.classes, hidden)
+
+
+def cnn_for(population: Examples) -> Model:
+    """Return a small convolutional network."""
+    return cnn(population.shape, population.classes)
+
+
+def char_lstm_for(population: Examples, embedding: Count = 8, hidden: Count = 100) -> Model:
+    """Return the model of the next character."""
+    return char_lstm(population.classes, _length("char_lstm", population), embedding, hidden)
+
+
+def sentiment_lstm_for(population: Examples, hidden: Count = 256) -> Model:
+    """Return the model of a message's sentiment, over the word vectors of the data."""
+    _length("sentiment_lstm", population)
+    vectors = population.extras.get("vectors")
+    if vectors is None:
+        raise ConfigError("`model.name` = 'sentiment_lstm' must be used with data that brings word vectors; got none")
+    return sentiment_lstm(vectors, population.classes, hidden)
+
+
+def _length(name: str, population: Examples) -> int:
+    shape = population.shape
+    if len(shape) != 1:
+        raise ConfigError(f"`model.name` = {name!r} must be used with sequences of numbers; got examples of {shape}")
+    return shape[0]

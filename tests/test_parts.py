@@ -1,0 +1,330 @@
+"""Parts by name: built-in ones, those of a module, and those of installed packages."""
+
+import importlib
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import fedprox
+from fedprox.config import Config, with_overrides
+from fedprox.config.builtin_parts import BUILTIN
+from fedprox.config.parts import builtin_names, find_part
+from fedprox.core.errors import ConfigError
+from fedprox.methods import Method
+from fedprox.population import Population
+
+HALF = '''
+from dataclasses import dataclass
+
+import jax
+
+from fedprox.methods import Method
+
+
+@dataclass(frozen=True)
+class Half(Method):
+    """Moves only part of the way to the mean."""
+
+    name: str = "half"
+    proximal: bool = True
+    strength: float = 0.5
+
+    def merge(self, server, params, averaged, summed):
+        return jax.tree.map(lambda w, a: w + self.strength * (a - w), params, averaged), server
+'''
+SMALL = ("-s", "rounds=2", "-s", "data.devices=6", "-s", "devices.per_round=3", "-s", "solver.epochs=1")
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a module that Python finds, and return its name."""
+
+    def write(text, name="own_parts"):
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+        importlib.invalidate_caches()
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return name
+
+    monkeypatch.syspath_prepend(tmp_path)
+    yield write
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
+
+
+def command(*arguments, cwd):
+    line = [sys.executable, "-P", "-m", "fedprox", *map(str, arguments)]
+    return subprocess.run(line, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("group", BUILTIN)
+def test_every_line_of_the_registry_leads_somewhere(group):
+    for name in builtin_names(group):
+        assert find_part(group, name, group) is not None
+
+
+def test_a_method_of_ones_own_runs_in_every_command(tmp_path):
+    (tmp_path / "mine.py").write_text(HALF)
+    assert len(HALF.strip().splitlines()) <= 40
+    run = command("run", "synthetic-1-1", *SMALL, "-s", "method.name=mine:Half", "-s", "method.strength=0.25",
+                  "--out", "one", cwd=tmp_path)  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert 'name = "mine:Half"\nmu = 1.0' in (tmp_path / "one" / "config.toml").read_text()
+    assert "strength = 0.25" in (tmp_path / "one" / "config.toml").read_text()
+    compare = command("compare", "synthetic-1-1", *SMALL, "-m", "fedavg", "-m", "mine:Half:strength=0.5",
+                      "--out", "two", "--json", cwd=tmp_path)  # fmt: skip
+    assert compare.returncode == 0, compare.stderr
+    table = json.loads(compare.stdout)["table"]
+    assert [row["method"] for row in table] == ["fedavg", "mine:Half (strength=0.5)"]
+    assert table[0]["train_loss"] != table[1]["train_loss"]
+    sweep = command("sweep", "synthetic-1-1", *SMALL, "-s", "method.name=mine:Half", "-g", "method.strength=0.1,1",
+                    "--out", "three", "--json", cwd=tmp_path)  # fmt: skip
+    assert sweep.returncode == 0, sweep.stderr
+    assert len(json.loads(sweep.stdout)["table"]) == 2
+    report = command("report", "one", "three", "--out", "report.html", cwd=tmp_path)
+    assert report.returncode == 0, report.stderr
+    assert "mine:Half" in (tmp_path / "report.html").read_text()
+
+
+def test_an_installed_module_wins_over_a_file_in_the_folder(tmp_path):
+    (tmp_path / "json.py").write_text("raise SystemExit('the file was taken')")
+    (tmp_path / "mine.py").write_text(HALF)
+    run = command("run", "synthetic-1-1", *SMALL, "-s", "method.name=mine:Half", "--out", "one", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    refused = command("run", "synthetic-1-1", *SMALL, "-s", "method.name=json:Half", "--out", "two", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "`method.name` must name an object of 'json', which has no 'Half'" in refused.stderr
+
+
+def test_the_folder_is_searched_only_where_a_config_asks_for_it(tmp_path):
+    (tmp_path / "sitecustomize_not.py").write_text("")
+    (tmp_path / "optax.py").write_text("raise SystemExit('the file was taken')")
+    run = command("run", "synthetic-1-1", *SMALL, "--out", "one", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("method.name=nowhere:Half", "`method.name` must name a module that can be imported (ModuleNotFoundError"),
+        ("method.name=broken:Half", "`method.name` must name a module that can be imported (SyntaxError"),
+        ("method.name=mine:Haf", "which has no 'Haf'; got 'mine:Haf'; did you mean `Half`?"),
+        ("method.name=mine:dataclass", "`method.name` must name a Method, or a callable that returns one; got 'mine"),
+        ("method.strenght=0.5", "unknown key `method.strenght`; did you mean `method.strength`?"),
+        ("method.strength=x", "`method.strength` must be a number; got 'x'"),
+        ("method.alpha=0.5", "`method.alpha` must be left out with method.name = 'mine:Half'"),
+    ],
+)
+def test_bad_parts_are_refused_in_one_sentence(tmp_path, setting, sentence):
+    (tmp_path / "mine.py").write_text(HALF)
+    (tmp_path / "broken.py").write_text("def")
+    settings = ["-s", "method.name=mine:Half", "-s", setting, "--out", "run"]
+    done = command("run", "synthetic-1-1", *SMALL, *settings, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_part_that_raises_ends_the_run_with_its_traceback_and_the_folder_can_be_resumed(tmp_path):
+    raising = (
+        HALF
+        + """
+
+import pathlib
+
+
+@dataclass(frozen=True)
+class Weak(Half):
+    name: str = "weak"
+
+    def merge(self, server, params, averaged, summed):
+        if not pathlib.Path("mended").exists():
+            raise ZeroDivisionError("in my own method")
+        return super().merge(server, params, averaged, summed)
+"""
+    )
+    (tmp_path / "mine.py").write_text(raising)
+    settings = (*SMALL, "-s", "method.name=mine:Weak", "--out", "run")
+    done = command("run", "synthetic-1-1", *settings, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "ZeroDivisionError: in my own method" in done.stderr
+    (tmp_path / "mended").touch()
+    done = command("run", "synthetic-1-1", *settings, "--resume", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def entry_point(folder, package, *lines):
+    about = folder / f"{package}-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_an_installed_entry_point_is_a_name(module, tmp_path, monkeypatch):
+    name = module(HALF)
+    entry_point(tmp_path / "site", "half", "[fedprox.methods]", f"half = {name}:Half")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    config = Config.from_dict({"method": {"name": "half", "strength": 0.1}})
+    assert fedprox.methods.build(config.method).strength == 0.1
+    assert Config.from_dict(config.to_dict()) == config
+    with pytest.raises(ConfigError, match=r"`method.name` must be one of .*, half, module:object; got 'hal'; did you"):
+        Config.from_dict({"method": {"name": "hal"}})
+
+
+def test_two_entry_points_of_one_name_are_refused(module, tmp_path, monkeypatch):
+    name = module(HALF)
+    entry_point(tmp_path / "site", "half", "[fedprox.methods]", f"twice = {name}:Half")
+    entry_point(tmp_path / "site", "other", "[fedprox.methods]", "twice = other:Half")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    with pytest.raises(ConfigError, match=r"`method.name` must be one part, but several packages install 'twice'"):
+        Config.from_dict({"method": {"name": "twice"}})
+
+
+def test_a_callable_brings_its_keys_types_and_defaults(module):
+    name = module("""
+        from typing import Literal
+
+        from fedprox.methods import Method
+
+        def made(count: int, kind: Literal["a", "b"] = "a", share=0.5, note: str = "", seed=None):
+            return Method(f"made {count} {kind} {share} {note} {seed}")
+
+        plain = Method("plain")
+    """)
+    settings = with_overrides({}, [f"method.name={name}:made", "method.count=3", "method.note=7", "seed=5"])
+    config = Config.from_dict(settings)
+    assert fedprox.methods.build(config.method, config.seed).name == "made 3 a 0.5 7 5"
+    assert (config.method.kind, config.method.share, config.method.note) == ("a", 0.5, "7")
+    for wrong, sentence in [
+        ({}, r"`method.count` must be given with method.name = 'own_parts:made'"),
+        ({"count": 1.5}, r"`method.count` must be a whole number; got 1.5"),
+        ({"count": 1, "kind": "c"}, r"`method.kind` must be one of a, b; got 'c'"),
+        ({"count": 1, "share": "much"}, r"`method.share` must be a number; got 'much'"),
+        ({"count": 1, "share": float("nan")}, r"`method.share` must be a finite number; got nan"),
+        ({"count": 1, "seed": 3}, r"unknown key `method.seed`"),
+    ]:
+        with pytest.raises(ConfigError, match=sentence):
+            Config.from_dict({"method": {"name": f"{name}:made", **wrong}})
+    assert fedprox.methods.build(Config.from_dict({"method": {"name": f"{name}:plain"}}).method).name == "plain"
+    with pytest.raises(ConfigError, match=r"unknown key `method.count`"):
+        Config.from_dict({"method": {"name": f"{name}:plain", "count": 1}})
+
+
+def test_models_data_and_solvers_of_ones_own(module):
+    name = module("""
+        import numpy as np
+
+        from fedprox import models, solvers
+        from fedprox.population import Population
+
+        def net(population, hidden: int = 4):
+            return models.mlp(population.shape[0], population.classes, hidden)
+
+        def blobs(devices=3, spread=1.0, seed=0):
+            random = np.random.default_rng(seed)
+            device = np.repeat(np.arange(devices), 20)
+            y = random.integers(0, 2, 20 * devices)
+            return Population.from_arrays(random.normal(y[:, None] * 3, spread, (len(y), 2)), y, device)
+
+        def slow(learning_rate: float = 0.125):
+            solvers_seen.append(learning_rate)
+            return solvers.sgd()
+
+        solvers_seen = []
+    """)
+    config = Config.from_dict(
+        {
+            "rounds": 2,
+            "data": {"name": f"{name}:blobs", "spread": 0.5, "seed": 3},
+            "model": {"name": f"{name}:net", "hidden": 7},
+            "solver": {"name": f"{name}:slow", "epochs": 1},
+            "devices": {"per_round": 2},
+        }
+    )
+    assert (config.data.devices, config.solver.learning_rate) == (3, 0.125)  # the callables' own defaults
+    assert Config.from_dict(config.to_dict()) == config
+    result = fedprox.train(config)
+    assert result.params["hidden"]["weight"].shape == (2, 7)
+    assert sys.modules[name].solvers_seen == [0.125]
+    for wrong, sentence in [
+        ({"data": {"name": f"{name}:net"}}, "must be given|must name"),
+        ({"model": {"name": f"{name}:blobs"}}, "`model.name` must name a Model"),
+        ({"solver": {"name": f"{name}:blobs"}}, "`solver.name` must name a solver"),
+    ]:
+        with pytest.raises((ConfigError, TypeError), match=sentence):
+            fedprox.train({"rounds": 1, **wrong})
+
+
+def test_keys_of_builtin_models_and_solvers():
+    config = Config.from_dict(
+        {"rounds": 1, "model": {"name": "mlp", "hidden": 5}, "solver": {"name": "adam", "beta1": 0.5}}
+    )
+    assert fedprox.train(config).params["hidden"]["weight"].shape == (60, 5)
+    with pytest.raises(ConfigError, match=r"`model.hidden` must be a whole number >= 1; got 0"):
+        Config.from_dict({"model": {"name": "mlp", "hidden": 0}})
+    with pytest.raises(ConfigError, match=r"`model.hidden` must be left out with model.name = 'cnn'.*belongs to .*mlp"):
+        Config.from_dict({"model": {"name": "cnn", "hidden": 5}})
+    with pytest.raises(ConfigError, match=r"unknown key `solver.learning_rat`; did you mean `solver.learning_rate`"):
+        Config.from_dict({"solver": {"learning_rat": 0.1}})
+
+
+def test_a_mu_controller_by_name_takes_keys_and_resumes(module, tmp_path):
+    name = module("""
+        from dataclasses import asdict, dataclass, replace
+
+        @dataclass(frozen=True)
+        class Shrinking:
+            mu: float
+            factor: float = 0.5
+
+            def after(self, signals):
+                return replace(self, mu=self.mu * self.factor) if signals.weights else self
+
+            def state(self):
+                return asdict(self)
+
+        def wrong():
+            return 3
+    """)
+    config = {"rounds": 3, "method": {"mu": f"{name}:Shrinking", "mu_initial": 1.0, "factor": 0.25}}
+    result = fedprox.train(config, out=tmp_path / "run")
+    assert result.devices.column("mu") == [1.0, 0.25, 0.0625]
+    more = fedprox.train({**config, "rounds": 4}, out=tmp_path / "run", resume=True)
+    assert more.devices.column("mu")[-1] == 0.25**3
+    with pytest.raises(ConfigError, match=r"`method.mu` must name a controller with `mu`, `after` and `state`"):
+        fedprox.train({"method": {"mu": f"{name}:wrong"}})
+
+
+def test_recipes_work_from_python_as_on_the_command_line():
+    assert Config.of("synthetic-1-1").method.mu == 1.0
+    with pytest.raises(ConfigError, match="did you mean `synthetic-1-1`"):
+        Config.of("synthetic-1")
+    with pytest.raises(ConfigError, match=r"config file nowhere.toml does not exist"):
+        Config.of("nowhere.toml")
+
+
+class Half(Method):
+    def merge(self, server, params, averaged, summed):
+        import jax
+
+        return jax.tree.map(lambda w, a: w + 0.5 * (a - w), params, averaged), server
+
+
+def test_compare_and_sweep_take_objects(tmp_path, small_population):
+    plan = {"rounds": 2, "devices": {"per_round": 2}, "solver": {"epochs": 1}}
+    methods = {"drops": "fedavg", "half": Half("half")}
+    comparison = fedprox.compare(plan, methods, seeds=2, out=tmp_path / "compare", population=small_population)
+    assert [(row["method"], row["seeds"]) for row in comparison.table()] == [("drops", 2), ("half", 2)]
+    mine = fedprox.train(plan, method=Half("half"), population=small_population)
+    assert comparison.histories["half"][0][-1]["train_loss"] == mine.history[-1]["train_loss"]
+    swept = fedprox.sweep(plan, {"method.mu": [0.0, 0.5]}, out=tmp_path / "sweep", population=small_population)
+    assert len(swept.done) == 2
+    again = fedprox.sweep(plan, ["method.mu=0.0,0.5"], out=tmp_path / "sweep", population=small_population)
+    assert again.skipped == 2
+    assert isinstance(small_population, Population)
+    assert np.isfinite(comparison.table()[0]["train_loss"])
