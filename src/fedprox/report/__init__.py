@@ -12,7 +12,7 @@ from fedprox.core.errors import RunFolderError
 from fedprox.core.files import write_atomically
 from fedprox.report.experiment_line import experiment_line
 from fedprox.report.figures import Figure, axis_figures, curve_figures, fairness_figure, fairness_rows, time_figure
-from fedprox.report.page import page, table
+from fedprox.report.page import card, grid, page, table
 from fedprox.report.participation import participation
 from fedprox.report.reached_devices_section import reach_figure, reach_section, reached
 from fedprox.report.verdict import verdict
@@ -55,9 +55,9 @@ def report(groups: Sequence[Group], title: str) -> str:
         _curves_section(curves, bands=any(len(group.runs) > 1 for group in groups)),
         _over_section(over),
         _participation_section(work),
-        reach_section(reaches, _grid(_card(reach, wide=True)) if reach else ""),
+        reach_section(reaches, grid(card(reach, wide=True)) if reach else ""),
         _fairness_section(fairness, groups),
-        "<h2>Time</h2>" + _grid(_card(times, wide=True)),
+        "<h2>Time</h2>" + grid(card(times, wide=True)),
         "<h2>Runs</h2>" + _runs_table(groups),
         _config_section(groups),
     ]
@@ -72,7 +72,7 @@ def _title(paths: Sequence[str | Path]) -> str:
 
 def _curves_section(curves: list[Figure], bands: bool) -> str:
     note = '<p class="note">Bands: one standard deviation over seeds on either side of the mean.</p>' if bands else ""
-    return "<h2>Over the rounds</h2>" + note + _grid(*(_card(figure) for figure in curves))
+    return "<h2>Over the rounds</h2>" + note + grid(*(card(figure) for figure in curves))
 
 
 def _over_section(figures: list[Figure]) -> str:
@@ -80,7 +80,7 @@ def _over_section(figures: list[Figure]) -> str:
         return ""
     names = {"seconds": "simulated time", "bytes": "bytes sent"}
     over = [words for name, words in names.items() if any(figure["name"].endswith(name) for figure in figures)]
-    return f"<h2>Over {' and '.join(over)}</h2>" + _grid(*(_card(figure) for figure in figures))
+    return f"<h2>Over {' and '.join(over)}</h2>" + grid(*(card(figure) for figure in figures))
 
 
 def _participation_section(work: list[dict[str, Any]]) -> str:
@@ -91,7 +91,7 @@ def _participation_section(work: list[dict[str, Any]]) -> str:
         "<h2>Who took part, and how much each device did</h2>"
         f'<p class="note">Each point is a device in a round; its colour is the number of epochs it did.{thinned}</p>'
         f'<p><label>Run <select id="choose-run">{choices}</select></label></p>'
-        + _grid('<div class="card wide"><div class="plot" id="plot-participation"></div></div>')
+        + grid('<div class="card wide"><div class="plot" id="plot-participation"></div></div>')
     )
 
 
@@ -112,7 +112,7 @@ def _fairness_section(figure: Figure | None, groups: Sequence[Group]) -> str:
     note = (
         '<p class="note">Each device counts once here, whatever its size; the test accuracy above pools examples.</p>'
     )
-    return "<h2>Fairness: accuracy per device</h2>" + note + table(headings, rows) + "<br>" + _grid(_card(figure, True))
+    return "<h2>Fairness: accuracy per device</h2>" + note + table(headings, rows) + "<br>" + grid(card(figure, True))
 
 
 def _runs_table(groups: Sequence[Group]) -> str:
@@ -150,15 +150,6 @@ def _config_section(groups: Sequence[Group]) -> str:
     if len(groups) > 1:
         first += "<h3>What differs</h3>" + (table(headings, different) if different else "<p>Nothing but the seed.</p>")
     return first + f"<details><summary>All settings</summary>{whole}</details>"
-
-
-def _grid(*cards: str) -> str:
-    return '<div class="grid">' + "".join(cards) + "</div>"
-
-
-def _card(figure: Figure, wide: bool = False) -> str:
-    kind = "card wide" if wide else "card"
-    return f'<div class="{kind}"><h3>{figure["title"]}</h3><div class="plot" id="plot-{figure["name"]}"></div></div>'
 
 
 def _text(value: Any, form: str) -> str:

@@ -85,8 +85,9 @@
       element.textContent = "The pictures need a newer browser (one that has DecompressionStream).";
     return;
   }
-  for (const figure of data.figures)
-    await draw(document.getElementById("plot-" + figure.name), () => figure);
+  const current = new Map(data.figures.map((figure) => [figure.name, figure]));
+  for (const name of current.keys())
+    await draw(document.getElementById("plot-" + name), () => current.get(name));
 
   const picture = document.getElementById("plot-participation");
   if (picture) {
@@ -103,4 +104,33 @@
   addEventListener("beforeprint", () => all(true));
   addEventListener("afterprint", () => all(false));
   document.documentElement.dataset.drawn = "yes";
+
+  // A live page asks its server for newer data. Text goes in as text, never as markup.
+  function write(id, lines) {
+    const place = document.getElementById(id);
+    place.replaceChildren(...lines.map((line) => Object.assign(document.createElement("p"), { textContent: line })));
+  }
+
+  async function update() {
+    let now;
+    try {
+      const answer = await fetch("data");
+      if (!answer.ok) throw new Error(await answer.text());
+      now = await answer.json();
+    } catch (error) {
+      document.getElementById("live-progress").textContent = "No longer updated: " + error.message;
+      return;
+    }
+    if (now.figures.some((figure) => !current.has(figure.name))) return location.reload();
+    for (const figure of now.figures) {
+      current.set(figure.name, figure);
+      await show(document.getElementById("plot-" + figure.name), figure, false);
+    }
+    document.getElementById("live-about").textContent = now.about;
+    document.getElementById("live-progress").textContent = now.progress;
+    write("live-verdict", now.verdict);
+    write("live-states", now.states);
+    setTimeout(update, 1000);
+  }
+  if (data.live) setTimeout(update, 1000);
 })();

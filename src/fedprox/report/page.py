@@ -1,7 +1,7 @@
 """The report as one HTML page that needs nothing else: no network, no other file.
 
 Plotly's script comes from the installed package. It is packed (a quarter of its size) and unpacked by the browser; the
-page forbids itself every request to anywhere.
+page forbids itself every request, except a live one to its own server.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from typing import Any
 
 from fedprox import __version__
 
-__all__ = ["page", "table"]
+__all__ = ["card", "grid", "page", "table"]
 
 
-def page(title: str, sections: Sequence[str], data: Mapping[str, Any]) -> str:
-    """Return the whole page: `sections` are HTML, `data` is what page.js draws."""
+def page(title: str, sections: Sequence[str], data: Mapping[str, Any], *, live: bool = False) -> str:
+    """Return the whole page: `sections` are HTML, `data` is what page.js plots.
+
+    A `live` page may ask the server it came from for newer data; any other page may ask no one.
+    """
     resources = files("fedprox.report")
     return Template(resources.joinpath("page.html").read_text("utf-8")).substitute(
         title=html.escape(title),
+        connect="; connect-src 'self'" if live else "",
         version=__version__,
         style=resources.joinpath("page.css").read_text("utf-8"),
         script=resources.joinpath("page.js").read_text("utf-8"),
@@ -32,6 +36,17 @@ def page(title: str, sections: Sequence[str], data: Mapping[str, Any]) -> str:
         data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         plotly=base64.b64encode(gzip.compress(_plotly().encode(), mtime=0)).decode(),
     )
+
+
+def grid(*cards: str) -> str:
+    """Return cards side by side as far as the page is wide."""
+    return '<div class="grid">' + "".join(cards) + "</div>"
+
+
+def card(figure: Mapping[str, Any], wide: bool = False) -> str:
+    """Return the place of a figure."""
+    kind = "card wide" if wide else "card"
+    return f'<div class="{kind}"><h3>{figure["title"]}</h3><div class="plot" id="plot-{figure["name"]}"></div></div>'
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[bool] | None = None) -> str:
