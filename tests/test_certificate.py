@@ -208,7 +208,7 @@ def test_other_data_than_the_runs_is_noticed(tmp_path, population):
     other = Population.from_arrays(
         population.train.x, population.train.y + 1, np.repeat(np.arange(6), [4, 9, 6, 12, 5, 8]), test=[False] * 44
     )
-    with pytest.raises(RunFolderError, match="cannot be replayed: round 0"):
+    with pytest.raises(RunFolderError, match="as its data, whose sha256 is"):
         theory.certify(folder, **objects | {"population": other})
 
 

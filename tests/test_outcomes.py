@@ -1,13 +1,21 @@
 """Convergence, divergence and losses that are not finite; mu over the rounds; stopping."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
 
 import fedprox
 from fedprox.config import SolverConfig
+from fedprox.experiments.compare import Comparison
+from fedprox.report.verdict import verdict
+from fedprox.runs.history import History
+from fedprox.runs.reader import find_runs
+from fedprox.runs.seed_groups import group_runs
 from fedprox.runs.stopping import Outcome
+from fedprox.runs.summary_text import summary_lines
 from fedprox.solvers import build, opaque, sgd, svrg
 
 
@@ -161,3 +169,61 @@ def test_where_the_gradient_is_zero_a_device_stays_and_gamma_is_0():
     assert result.devices[0]["gamma"] == [0.0, 0.0]
     assert result.devices[0]["steps"] == [0, 0]
     assert result.history[-1]["dissimilarity"] == 1.0
+
+
+def test_exploded_where_the_loss_is_ten_times_the_first_or_not_finite():
+    assert outcome_of([2.3, 30.0, 34057.0]).exploded_round == 1
+    assert outcome_of([2.3, 30.0, 34057.0]).diverged_round is None  # the paper's rule needs ten rounds
+    assert outcome_of([2.0, 20.0, 19.0]).exploded_round is None
+    assert outcome_of([2.0, 1.0, None]).exploded_round == 2
+    assert outcome_of([-3.0, -2.0, 5.0]).exploded_round is None  # ten times a negative loss says nothing
+
+
+def test_a_model_that_is_not_finite_has_no_accuracy_and_never_wins(small_population, tmp_path):
+    fedprox.train(exploding(), population=small_population, out=tmp_path / "bad")
+    good = exploding(solver={"learning_rate": 0.01, "epochs": 1})
+    fedprox.train(good, population=small_population, out=tmp_path / "good")
+    bad = fedprox.load_run(tmp_path / "bad")
+    assert bad.last["train_accuracy"] is bad.last["test_accuracy"] is None
+    assert all(row["train_accuracy"] is row["test_accuracy"] is None for row in bad.evaluation)
+    assert bad.summary["result"]["test_accuracy"] is None
+    assert any(text.startswith("exploded at round") for text in summary_lines(bad.summary))
+    groups = group_runs(find_runs([tmp_path]))
+    loser = next(group.label for group in groups if group.runs[0].path == bad.path)
+    first, *others = verdict(groups)
+    assert not first.startswith(loser)
+    assert f"{loser} exploded at round {bad.summary['exploded_round']}." in others
+    (alone,) = [group for group in groups if group.label == loser]
+    assert verdict([alone])[0] == "No method ended with a finite loss."
+
+
+def test_what_has_exploded_never_wins_a_comparison():
+    row = {"train_loss": 9.0, "train_accuracy": 0.5, "test_accuracy": 0.9}
+    ends = {"diverged_round": None, "exploded_round": None, "seconds": 1.0}
+    histories = {"bad": [History([row])], "good": [History([{**row, "test_accuracy": 0.4}])]}
+    comparison = Comparison(histories, {"bad": [{**ends, "exploded_round": 1}], "good": [ends]})
+    assert comparison.verdict() == "good ends with the highest test accuracy, 40.0%."
+    assert [one["exploded"] for one in comparison.table()] == [1, 0]
+
+
+def test_an_interrupt_keeps_what_was_done(small_population, tmp_path):
+    config = {"rounds": 4, "solver": {"epochs": 1}, "devices": {"per_round": 2}}
+    straight = fedprox.train(config, population=small_population)
+
+    def interrupt(progress):
+        if progress.round == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def raises(progress):
+        if progress.round == 2:
+            raise KeyboardInterrupt
+
+    for name, callback in (("signal", interrupt), ("raised", raises)):
+        given = {"population": small_population, "out": tmp_path / name}
+        result = fedprox.train(config, callbacks=[callback], **given)
+        assert (result.summary["ended"], result.summary["rounds"], len(result.history)) == ("interrupted", 2, 3)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert fedprox.load_run(tmp_path / name).summary["ended"] == "interrupted"
+        again = fedprox.train(config, resume=True, **given)
+        assert again.summary["ended"] == "finished"
+        np.testing.assert_array_equal(again.params["weight"], straight.params["weight"])

@@ -11,7 +11,8 @@ import pytest
 import fedprox
 from fedprox.config import Config
 from fedprox.config.parts import builtin_names
-from fedprox.runs.folder import Checkpoint, RunFolder, read_history
+from fedprox.runs.checkpoint import Checkpoint
+from fedprox.runs.folder import RunFolder, read_history
 
 TIMES = ("seconds", "solve_seconds", "measure_seconds")
 
@@ -43,6 +44,8 @@ def work(path: Path, config: Config, resume: bool) -> None:
     folder = RunFolder(path, config, resume=resume)
     try:
         first = folder.checkpoint.round + 1 if folder.checkpoint else 0
+        if folder.checkpoint:
+            folder.begin()
         for round in range(first, config.rounds + 1):
             folder.metrics({"round": round, "train_loss": 1 / (1 + round)})
             if round:
@@ -143,6 +146,8 @@ def test_more_rounds_leave_no_measurement_that_a_longer_run_would_not_have(tmp_p
     folder.save(Checkpoint(4, {}, {}))
     folder.close()
     longer = RunFolder(tmp_path / "run", Config.from_dict({"rounds": 9, "measure": {"every": 3}}), resume=True)
+    assert read_history(tmp_path / "run").column("round") == [0, 3, 4]  # nothing is touched before it is continued
+    longer.begin()
     longer.close()
     assert read_history(tmp_path / "run").column("round") == [0, 3]
     assert read_history(tmp_path / "run", "devices").column("round") == [1, 2, 3, 4]
@@ -153,8 +158,13 @@ def test_a_run_that_goes_on_has_not_ended(tmp_path: Path) -> None:
     work(tmp_path / "run", config, resume=False)
     assert fedprox.load_run(tmp_path / "run").summary == {"ended": "finished"}
     folder = RunFolder(tmp_path / "run", Config.from_dict({"rounds": 4}), resume=True)
+    assert fedprox.load_run(tmp_path / "run").summary == {"ended": "finished"}
+    folder.begin()
     assert fedprox.load_run(tmp_path / "run").summary is None
+    assert (tmp_path / "run" / "checkpoint" / "before" / "model.safetensors").exists()
     folder.close()
+    work(tmp_path / "run", Config.from_dict({"rounds": 4}), resume=True)
+    assert not (tmp_path / "run" / "checkpoint" / "before").exists()
 
 
 def test_a_changed_config_is_refused_by_name(tmp_path: Path) -> None:
@@ -183,15 +193,16 @@ def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
         (
             "metrics.jsonl",
             '{"round": 0}\n\x00\x00\n',
-            r"metrics.jsonl must hold one JSON object per line; line 2 is none",
+            r"run/metrics.jsonl is not the one that .*state.safetensors was saved with, at round 2",
         ),
-        ("devices.jsonl", '{"round": 2}\n', r"must hold every round up to its checkpoint, 2; 1 is missing"),
+        ("devices.jsonl", '{"round": 2}\n', r"run/devices.jsonl is not the one that .* at round 2"),
         ("checkpoint/state.safetensors", "none", r"is not a readable safetensors file"),
         ("config.toml", "=", r"is not valid TOML"),
     ],
 )
 def test_a_damaged_folder_is_named_in_one_sentence(tmp_path: Path, file: str, text: str, sentence: str) -> None:
     work(tmp_path / "run", Config.from_dict({"rounds": 2}), resume=False)
+    (tmp_path / "run" / "checkpoint" / "previous.safetensors").unlink()
     (tmp_path / "run" / file).write_text(text)
     with pytest.raises(fedprox.FedProxError, match=sentence):
         RunFolder(tmp_path / "run", Config.from_dict({"rounds": 2}), resume=True)

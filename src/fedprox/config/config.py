@@ -57,6 +57,11 @@ class Config(Section):
         """Check `settings` (nested, as TOML gives them) and fill in the defaults."""
         if "compare" in settings:
             raise ConfigError("a config with a [compare] section describes several runs; use `fedprox compare`")
+        if "replaced" in settings:
+            raise ConfigError(
+                "a config with a [replaced] section is of a run with objects from Python, which a file cannot hold; "
+                "name each of them as 'module:object', or give them to `fedprox.train`, and remove the section"
+            )
         try:
             config = cls.model_validate(resolve_parts(settings))
         except ValidationError as error:
@@ -66,8 +71,10 @@ class Config(Section):
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Config:
-        """Read a config file."""
-        return cls.from_dict(read_toml(path))
+        """Read a config file; of a run's own, what its config was, whatever objects from Python replaced of it."""
+        settings = read_toml(path)
+        settings.pop("replaced", None)
+        return cls.from_dict(settings)
 
     @classmethod
     def of(cls, config: Config | Mapping[str, Any] | str | Path) -> Config:

@@ -1,7 +1,12 @@
-"""Files that are either whole or not there: written under another name, flushed to disk, then renamed."""
+"""Files that are either whole or not there: written under another name, flushed to disk, then renamed.
+
+Arrays are stored as safetensors, with a SHA-256 of their names, types, shapes and bytes in the header, so that a
+changed bit is found when the file is read.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -47,22 +52,51 @@ def _flush_folder(path: Path) -> None:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], metadata: Mapping[str, str] | None = None
+    path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], values: Mapping[str, Any] | None = None
 ) -> None:
-    """Write named arrays as safetensors."""
-    contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}  # a number stays a number
-    write_atomically(path, safetensors.numpy.save(contiguous, dict(metadata or {})))
+    """Write named arrays as safetensors, with plain values (as JSON) beside them and a digest of both."""
+    contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    text = json.dumps(dict(values or {}))
+    header = json.dumps({"sha256": _digest(contiguous, text), "values": text})
+    write_atomically(path, safetensors.numpy.save(contiguous, {_HEADER: header}))
 
 
-def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
-    """Read named arrays and the metadata of a safetensors file."""
+def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any] | None]:
+    """Read named arrays and the values of `write_tensors`; refuse a file whose digest is not that of its content.
+
+    A safetensors file of other origin has no digest to check; its values are None.
+    """
     try:
         with safetensors.safe_open(path, "numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
     except FileNotFoundError:
         raise RunFolderError(f"{path} does not exist") from None
-    except (OSError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, MemoryError, safetensors.SafetensorError) as error:
         raise RunFolderError(f"{path} is not a readable safetensors file: {error}") from None
+    if _HEADER not in metadata:
+        return tensors, None
+    try:
+        header = json.loads(metadata[_HEADER])
+        is_whole = header["sha256"] == _digest(tensors, header["values"])
+        values = dict(json.loads(header["values"])) if is_whole else {}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        is_whole = False
+    if not is_whole:
+        raise RunFolderError(f"{path} is damaged: its content does not have the digest that it was written with")
+    return tensors, values
+
+
+_HEADER = "fedprox"  # one entry alone: safetensors does not keep the order of several
+
+
+def _digest(tensors: Mapping[str, np.ndarray[Any, Any]], text: str) -> str:
+    found = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        array = tensors[name]
+        found.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        found.update(np.ravel(array).view(np.uint8).data)
+    return found.hexdigest()
 
 
 def json_line(record: Mapping[str, Any]) -> str:

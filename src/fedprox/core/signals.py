@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["StopOnSignal", "exits_on_termination"]
+__all__ = ["StopOnSignal", "exits_on_termination", "interrupts_between_rounds"]
 
 
 class StopOnSignal:
@@ -44,6 +44,21 @@ class StopOnSignal:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         signal.signal(number, self._before[self.signal])
+
+
+@contextmanager
+def interrupts_between_rounds() -> Iterator[Callable[[], bool]]:
+    """Note an interrupt instead of raising it; yield a function that tells whether one came.
+
+    Where the program answers interrupts in its own way, or this is not the main thread, nothing is changed. A second
+    interrupt raises KeyboardInterrupt as usual.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False
+        return
+    with StopOnSignal(signal.SIGINT) as stop:
+        yield lambda: stop.signal is not None
 
 
 @contextmanager

@@ -19,8 +19,9 @@ from fedprox.experiments.scheduler import Ended, Event, Job
 from fedprox.experiments.unfinished import run_unfinished
 from fedprox.methods import Method
 from fedprox.runs.curve_axis import SECONDS, Axis, common_end, common_loss, first_at, value_at
-from fedprox.runs.folder import check_continues, check_empty, read_history
+from fedprox.runs.folder import check_empty, read_history
 from fedprox.runs.history import History
+from fedprox.runs.identity import check_continues
 
 __all__ = [
     "Comparison",
@@ -61,9 +62,10 @@ class Comparison:
             for name in ("train_loss", "train_accuracy", "test_accuracy"):
                 values = [final[name] for final in finals]
                 row[name], row[f"{name}_deviation"] = _mean_and_deviation(values)
-            diverged = [summary["diverged_round"] for summary in self.summaries[label]]
-            row["diverged"] = sum(round is not None for round in diverged)
-            row["first_diverged_round"] = min((round for round in diverged if round is not None), default=None)
+            for outcome in ("diverged", "exploded"):
+                rounds = [summary.get(f"{outcome}_round") for summary in self.summaries[label]]
+                known = [round for round in rounds if round is not None]
+                row[outcome], row[f"first_{outcome}_round"] = len(known), min(known, default=None)
             row["seconds"] = statistics.fmean(summary["seconds"] for summary in self.summaries[label])
             rows.append(row)
         return rows
@@ -87,19 +89,24 @@ class Comparison:
         return {"x": axis.name, "end": end, "loss": loss, "rows": rows}
 
     def verdict(self) -> str:
-        """Return in one sentence which variant ended best, and by how much."""
+        """Return in one sentence which variant ended best, and by how much; one that has diverged never does."""
         measure = "test_accuracy" if any(row["test_accuracy"] is not None for row in self.table()) else "train_loss"
         rows = [row for row in self.table() if row[measure] is not None]
         if not rows:
             return "No method ended with a finite loss."
+        sign = -1 if measure == "test_accuracy" else 1
+        rows.sort(key=lambda row: sign * float(row[measure]))
+        best = next((row for row in rows if not row["diverged"] and not row["exploded"]), None)
+        if best is None:
+            return "Every method diverged or exploded, so none is best."
         if measure == "train_loss":
             words, form = "the lowest training loss", "{:.4f}"
-            best, *others = sorted(rows, key=lambda row: float(row[measure]))
         else:
             words, form = "the highest test accuracy", "{:.1%}"
-            best, *others = sorted(rows, key=lambda row: -float(row[measure]))
+        others = rows[rows.index(best) + 1 :]
         value = form.format(best[measure])
-        tied = [row["method"] for row in others if form.format(row[measure]) == value]
+        sound = [row for row in others if not row["diverged"] and not row["exploded"]]
+        tied = [row["method"] for row in sound if form.format(row[measure]) == value]
         if tied:
             return f"{', '.join([best['method'], *tied[:-1]])} and {tied[-1]} are tied at {words}, {value}."
         text = f"{best['method']} ends with {words}, {value}"

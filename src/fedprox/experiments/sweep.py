@@ -20,7 +20,7 @@ from fedprox.core.errors import ConfigError, RunError
 from fedprox.experiments.compare import Comparison, check_apart, failure
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.experiments.unfinished import is_complete
-from fedprox.runs.folder import check_continues
+from fedprox.runs.identity import check_continues
 from fedprox.runs.reader import load_run
 from fedprox.runs.seed_groups import group_runs
 
@@ -46,8 +46,8 @@ class Sweep:
     def table(self) -> list[dict[str, Any]]:
         """Return one row per experiment (means over its seeds), the best first.
 
-        Best is the highest final test accuracy, or without test data the lowest training loss; experiments in which
-        a loss is not finite come last.
+        Best is the highest final test accuracy, or without test data the lowest training loss; experiments of which a
+        seed has diverged or exploded come last.
         """
         groups = group_runs(map(load_run, self.done))
         comparison = Comparison(
@@ -152,4 +152,5 @@ def run_grid(jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event
 def _worse_to_the_end(row: Mapping[str, Any]) -> tuple[bool, float, float]:
     loss = math.inf if row["train_loss"] is None else row["train_loss"]
     accuracy = row["test_accuracy"]
-    return loss == math.inf, 0.0 if accuracy is None else -accuracy, loss
+    failed = loss == math.inf or row["diverged"] > 0 or row["exploded"] > 0
+    return failed, 0.0 if accuracy is None else -accuracy, loss

@@ -26,6 +26,7 @@ from fedprox.experiments.compare import failure
 from fedprox.experiments.scheduler import Event
 from fedprox.experiments.sweep import Axis, grid, run_grid
 from fedprox.runs.reader import SavedRun, load_run
+from fedprox.runs.stopping import is_ranked
 
 __all__ = ["MUS", "RATES", "Choice", "Tuning", "tune"]
 
@@ -114,8 +115,8 @@ def tune(
 
 
 def score(run: SavedRun) -> float:
-    """Return the mean training loss of the last tenth of the measured rounds; infinite where the run diverged."""
-    if run.summary is None or run.summary["diverged_round"] is not None:
+    """Return the mean training loss of the last tenth of the measured rounds; infinite after a divergence."""
+    if run.summary is None or not is_ranked(run.summary):
         return math.inf
     losses = run.history.column("train_loss")
     return statistics.fmean(losses[-max(1, len(losses) // 10) :])

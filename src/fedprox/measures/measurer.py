@@ -117,9 +117,10 @@ class Measurer:
                 ("test", tested, test_at[position] if self._with_test[position] else -1),
             ):
                 samples = int(sums.samples[at]) if at >= 0 else 0
-                known = samples > 0 and self._model.predict is not None
+                loss = float(sums.loss[at]) / samples if samples else None
+                known = loss is not None and math.isfinite(loss) and self._model.predict is not None
                 record[f"{part}_samples"] = samples
-                record[f"{part}_loss"] = float(sums.loss[at]) / samples if samples else None
+                record[f"{part}_loss"] = loss
                 record[f"{part}_accuracy"] = int(sums.correct[at]) / samples if known else None
             records.append(record)
         return records

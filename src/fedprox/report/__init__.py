@@ -131,15 +131,27 @@ def _runs_table(groups: Sequence[Group]) -> str:
                     _text(last["train_loss"], ".4f"),
                     _text(last["test_accuracy"], ".1%"),
                     _text(summary.get("diverged_round"), "d"),
+                    _text(summary.get("exploded_round"), "d"),
                     _text(summary.get("seconds"), ".1f"),
                 ]
             )
-    headings = ["folder", "method", "seed", "ended", "round", "train loss", "test acc", "diverged at", "seconds"]
+    headings = [
+        "folder",
+        "method",
+        "seed",
+        "ended",
+        "round",
+        "train loss",
+        "test acc",
+        "diverged at",
+        "exploded at",
+        "seconds",
+    ]
     return table(headings, rows)
 
 
 def _config_section(groups: Sequence[Group]) -> str:
-    flat = [flat_settings(group.runs[0].config) for group in groups]
+    flat = [flat_settings(group.runs[0].config, group.runs[0].replaced) for group in groups]
     changed = set(differing(flat))
     keys = list(dict.fromkeys(key for settings in flat for key in settings))
     rows = [[key, *(setting_text(settings.get(key, "-")) for settings in flat)] for key in keys]

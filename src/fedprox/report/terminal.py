@@ -65,9 +65,16 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             number(row["train_loss"], ".4f") + _deviation(row["train_loss_deviation"], ".4f", 1),
             percent(row["train_accuracy"]) + _deviation(row["train_accuracy_deviation"], ".1f", 100),
             percent(row["test_accuracy"]) + _deviation(row["test_accuracy_deviation"], ".1f", 100),
-            f"{row['diverged']} of {row['seeds']}" if row["diverged"] else "no",
+            _outcome(row),
         )
     return table
+
+
+def _outcome(row: Mapping[str, Any]) -> str:
+    """Say how many runs diverged; one that exploded without meeting the paper's rule is named as that."""
+    if row["diverged"]:
+        return f"{row['diverged']} of {row['seeds']}"
+    return f"exploded, {row['exploded']} of {row['seeds']}" if row.get("exploded") else "no"
 
 
 def along_table(along: Mapping[str, Any]) -> Table:

@@ -6,29 +6,39 @@ import math
 from collections.abc import Sequence
 
 from fedprox.runs.seed_groups import Group
+from fedprox.runs.stopping import is_ranked
 
 __all__ = ["verdict"]
 
+_OPEN = ("stopped", "interrupted")  # runs that ended before they were done
+
 
 def verdict(groups: Sequence[Group]) -> list[str]:
-    """Return sentences: who ended best and by how much, who diverged and when, what is open, what is private."""
-    return [*_best(groups), *_diverged(groups), *_unfinished(groups), *_privacy(groups)]
+    """Return sentences: who ended best and by how much, who diverged and when, what is open, what is private.
+
+    A group of which a seed has diverged or exploded is never best.
+    """
+    outcomes = [*_outcome(groups, "diverged"), *_outcome(groups, "exploded")]
+    return [*_best(groups), *outcomes, *_unfinished(groups), *_privacy(groups)]
 
 
 def _best(groups: Sequence[Group]) -> list[str]:
     has_test = any(not math.isnan(value) for group in groups for value in group.finals("test_accuracy"))
     measure, words, sign = ("test_accuracy", "highest test accuracy", -1) if has_test else ("train_loss", "", 1)
-    ranked = [group for group in groups if not math.isnan(group.final(measure)[0])]
-    ranked.sort(key=lambda group: sign * group.final(measure)[0])
-    if not ranked:
+    finite = [group for group in groups if not math.isnan(group.final(measure)[0])]
+    finite.sort(key=lambda group: sign * group.final(measure)[0])
+    sound = [group for group in finite if all(is_ranked(run.summary or {}) for run in group.runs)]
+    if not finite:
         return ["No method ended with a finite loss."]
-    best, *others = ranked
+    if not sound:
+        return ["Every method diverged or exploded, so none is best."]
+    best, others = sound[0], finite[finite.index(sound[0]) + 1 :]
     words = words or "lowest training loss"
     ends = "ends" if all(run.summary for group in groups for run in group.runs) else "is ahead"
     first = f"{best.label} {ends} with the {words}, {_value(best, measure)}"
     if len(groups) == 1:
         first = f"{best.label}: {_value(best, measure)} {words.split(' ', 1)[1]} at round {best.runs[0].last['round']}"
-    tied = [other for other in others if _is_tied(best, other, measure)]
+    tied = [other for other in sound[1:] if _is_tied(best, other, measure)]
     if tied:
         names = [best.label, *(other.label for other in tied)]
         verb = "end tied" if ends == "ends" else "are tied"
@@ -37,7 +47,7 @@ def _best(groups: Sequence[Group]) -> list[str]:
     if behind:
         first += ": " + "; ".join(_ahead(best, other, measure) for other in behind)
     sentences = [first + "."]
-    losses = [group for group in groups if not math.isnan(group.final("train_loss")[0])]
+    losses = [group for group in sound if not math.isnan(group.final("train_loss")[0])]
     if has_test and losses:
         lowest = min(losses, key=lambda group: group.final("train_loss")[0])
         if any(group is not lowest and _is_tied(lowest, group, "train_loss") for group in losses):
@@ -80,21 +90,22 @@ def _value(group: Group, measure: str) -> str:
     return f"{format(factor * mean, form)}{unit}{spread}"
 
 
-def _diverged(groups: Sequence[Group]) -> list[str]:
+def _outcome(groups: Sequence[Group], outcome: str) -> list[str]:
+    """Say who has diverged, or exploded, and when."""
     sentences = []
     for group in groups:
-        rounds = [run.summary["diverged_round"] for run in group.runs if run.summary]
-        rounds = [round for round in rounds if round is not None]
+        found = [run.summary.get(f"{outcome}_round") for run in group.runs if run.summary]
+        rounds = [round for round in found if round is not None]
         if rounds:
             where = f"in {len(rounds)} of {len(group.runs)} seeds, first at" if len(group.runs) > 1 else "at"
-            sentences.append(f"{group.label} diverged {where} round {min(rounds)}.")
+            sentences.append(f"{group.label} {outcome} {where} round {min(rounds)}.")
     return sentences
 
 
 def _unfinished(groups: Sequence[Group]) -> list[str]:
     sentences = []
     for group in groups:
-        open_runs = [run for run in group.runs if run.summary is None or run.summary["ended"] == "stopped"]
+        open_runs = [run for run in group.runs if run.summary is None or run.summary["ended"] in _OPEN]
         if open_runs:
             reached = ", ".join(str(run.last["round"]) for run in open_runs)
             sentences.append(

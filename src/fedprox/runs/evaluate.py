@@ -19,6 +19,7 @@ from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.core.compilation import compiled, prepare
 from fedprox.runs.reader import SavedRun, load_run
+from fedprox.runs.replaced import Replaced, check_present, check_replaced, describe_parts
 from fedprox.core.trees import Tree, to_numpy, unflatten_names
 from fedprox.core.threads import Workers
 
@@ -27,17 +28,22 @@ __all__ = ["data_settings", "evaluate", "predict", "read_examples"]
 _ROWS = 4096  # predicted at a time
 
 
-def evaluate(path: str | Path, population: Population | None = None) -> dict[str, Any]:
+def evaluate(
+    path: str | Path, population: Population | None = None, *, model: Model | None = None
+) -> dict[str, Any]:
     """Measure the final model of a run folder on `population`, by default on the run's own data.
 
-    Returns `train_loss`, `train_accuracy`, `test_loss`, `test_accuracy` (over all examples of that part), and
-    `devices`: one record per device, as in evaluation.jsonl.
+    Data and a model that were given to `train` as objects are given again, as `population` and `model`. Returns
+    `train_loss`, `train_accuracy`, `test_loss`, `test_accuracy` (over all examples of that part), and `devices`: one
+    record per device, as in evaluation.jsonl.
     """
     prepare()
     run = load_run(path)
-    trained_on = data.load(run.config)
-    population = population or trained_on
-    model, params = _model(run, trained_on, population.shape, population.classes)
+    check_present(path, _parts(run, "data", "model"), {"data": population, "model": model})
+    known = population if "data" in run.replaced else data.load(run.config)
+    assert known is not None
+    population = population or known
+    model, params = _model(run, known, population.shape, population.classes, model)
     workers = Workers(run.config.engine.local_workers)
     try:
         measurer = Measurer(population, LoadedSamples.of(population.train, model), model, workers, gradients=False)
@@ -49,15 +55,21 @@ def evaluate(path: str | Path, population: Population | None = None) -> dict[str
         sizes = np.array([row[f"{part}_samples"] for row in rows])
         for name in ("loss", "accuracy"):
             values = [row[f"{part}_{name}"] for row in rows]
-            known = [0.0 if value is None else value for value in values]
+            numbers = [0.0 if value is None else value for value in values]
             total = sizes.sum()
             missing = not total or any(value is None for value, size in zip(values, sizes, strict=True) if size)
-            result[f"{part}_{name}"] = None if missing else float(sizes @ np.array(known) / total)
+            result[f"{part}_{name}"] = None if missing else float(sizes @ np.array(numbers) / total)
     return {**result, "devices": [{**row, "name": population.name(row["device"])} for row in rows]}
 
 
-def predict(path: str | Path, x: NDArray[Any]) -> NDArray[Any]:
-    """Return the label that the final model of a run folder gives each example of `x` (rows, ...)."""
+def predict(
+    path: str | Path, x: NDArray[Any], *, population: Population | None = None, model: Model | None = None
+) -> NDArray[Any]:
+    """Return the label that the final model of a run folder gives each example of `x` (rows, ...).
+
+    Data and a model that were given to `train` as objects are given again, as `population` and `model`; with a model
+    the data are not needed.
+    """
     prepare()
     x = np.asarray(x)
     if x.ndim < 2 or not len(x):
@@ -65,7 +77,12 @@ def predict(path: str | Path, x: NDArray[Any]) -> NDArray[Any]:
     if not np.issubdtype(x.dtype, np.integer):
         x = x.astype(np.float32)
     run = load_run(path)
-    model, params = _model(run, data.load(run.config), x.shape[1:], 0)
+    needed = ("model",) if model is not None else ("data", "model")
+    check_present(path, _parts(run, *needed), {"data": population, "model": model})
+    known = population
+    if known is None and "data" not in run.replaced:
+        known = data.load(run.config)
+    model, params = _model(run, known, x.shape[1:], 0, model)
     if model.predict is None:
         raise RunFolderError(f"the model {model.name} of {path} gives no labels")
     labels = compiled(model.predict)
@@ -109,19 +126,30 @@ def read_examples(path: str | Path) -> NDArray[Any]:
         raise DataError(f"data file {path} is not a readable npz or npy file: {error}") from None
 
 
-def _model(run: SavedRun, known: Population, shape: tuple[int, ...], classes: int) -> tuple[Model, Tree]:
+def _parts(run: SavedRun, *parts: str) -> Replaced:
+    return {part: record for part, record in run.replaced.items() if part in parts}
+
+
+def _model(
+    run: SavedRun, known: Population | None, shape: tuple[int, ...], classes: int, model: Model | None
+) -> tuple[Model, Tree]:
     """Return the run's model with its saved parameters; examples and labels must be as in the data it knows."""
     file = run.path / "model.safetensors"
     if not file.exists():
         raise RunFolderError(f"{run.path} holds no model.safetensors yet; the run has not ended")
     named, _ = read_tensors(file)
-    if known.shape != shape:
+    if known is not None and known.shape != shape:
         raise DataError(f"x must have examples of shape {known.shape}, as the run's data; got {shape}")
-    if classes > known.classes:
+    if known is not None and classes > known.classes:
         raise DataError(f"labels must be below {known.classes}, the number the model knows; got {classes - 1}")
-    model = data.model_for(run.config, known)
+    if model is None and known is not None:
+        model = data.model_for(run.config, known)
+    assert model is not None
+    initial = _shapes(model)
+    if "model" in run.replaced:
+        check_replaced(run.path, _parts(run, "model"), describe_parts({"model": model}, initial))
     try:
-        return model, unflatten_names(named, like=_shapes(model))
+        return model, unflatten_names(named, like=initial)
     except ValueError as error:
         raise RunFolderError(f"{file} does not fit the model {model.name}: {error}") from None
 

@@ -10,30 +10,33 @@
 
 Only one process writes a folder at a time: it holds a lock that the system releases when the process ends, however
 it ends. After a crash the folder is brought back to its last checkpoint, and the rounds since then are run again.
+
+A run is resumed in two steps. `RunFolder(..., resume=True)` verifies the checkpoint and writes nothing; `begin` changes
+the folder, once the caller knows that the checkpoint fits. The results of a run that had ended are set aside then, in
+`checkpoint/before`, until new ones are complete.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
-
-import numpy as np
 
 from fedprox.core.locks import is_locked, try_lock
 from fedprox.config import Config
 from fedprox.core.errors import RunFolderError
-from fedprox.core.files import json_line, read_tensors, write_atomically, write_tensors
+from fedprox.core.files import json_line, write_atomically, write_tensors
+from fedprox.runs.checkpoint import RECORDS, Checkpoint, Tensors, find_checkpoint, keep_previous, write_checkpoint
 from fedprox.runs.history import History
+from fedprox.runs.identity import check_continues, read_config, run_identity, write_config
+from fedprox.runs.record_file import Beginning, RecordFile, read_beginning, read_records
+from fedprox.runs.replaced import Replaced
 
 __all__ = [
-    "Checkpoint",
     "RunFolder",
-    "check_continues",
     "check_empty",
     "check_usable",
     "is_measured",
@@ -42,72 +45,90 @@ __all__ = [
     "read_summary",
 ]
 
-_MAY_CHANGE = ("rounds", "engine", "checkpoint", "deploy")  # on resume
-_MUST_STAY = "deploy.devices"  # who can be drawn, and what privacy costs
 _BEGINNINGS = {"checkpoint", ".config.toml.new"}  # what a process leaves that dies before it has written a config
-
-Tensors = dict[str, np.ndarray[Any, Any]]
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """The state after a round: named arrays, and plain values for the rest."""
-
-    round: int
-    tensors: Tensors
-    state: dict[str, Any]
+_RESULTS = ("model.safetensors", "evaluation.jsonl", "summary.json")  # in the order in which they are written
 
 
 class RunFolder:
     """A folder that is being written by this process."""
 
-    def __init__(self, path: str | Path, config: Config, *, resume: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, config: Config, *, resume: bool = False, replaced: Replaced | None = None
+    ) -> None:
         self.path = Path(path)
         self.checkpoint: Checkpoint | None = None
-        self._files: dict[str, IO[bytes]] = {}
+        self._config, self._replaced = config, replaced or {}
+        self._run = run_identity(config, self._replaced)
+        self._beginnings = {name: Beginning() for name in RECORDS}
+        self._trimmed = False  # whether a measurement is left out that the checkpoint was saved with
+        self._last_is_whole = False  # whether the last checkpoint on disk is worth keeping as the one before
+        self._records: dict[str, RecordFile] = {}
         self._lock: IO[bytes] | None = None
         try:
             with _said_plainly(self.path):
-                self._open(config, resume)
+                self._open(resume)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, config: Config, resume: bool) -> None:
-        check_usable(self.path, config, resume=resume)
+    def _open(self, resume: bool) -> None:
+        check_usable(self.path, self._config, resume=resume, replaced=self._replaced)
         (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.path)
-        check_usable(self.path, config, resume=resume)  # again: another process may have come and gone before the lock
-        for left_over in (*self.path.glob(".*.new"), *self.path.glob("checkpoint/.*.new")):
-            left_over.unlink()
-        write_atomically(self.path / "config.toml", config.to_toml().encode())
-        if resume:
-            self.checkpoint = _read_checkpoint(self.path)
-        last = self.checkpoint.round if self.checkpoint else -1
-        _keep(self.path / "metrics.jsonl", lambda t: t <= last and is_measured(t, config))
-        _keep(self.path / "devices.jsonl", lambda t: t <= last)
-        if self.checkpoint is not None:
-            _check_complete(self.path, self.checkpoint.round)
-        for name in ("metrics.jsonl", "devices.jsonl"):
-            self._files[name] = (self.path / name).open("ab", buffering=0)
-        for result in ("summary.json", "evaluation.jsonl", "model.safetensors"):
-            (self.path / result).unlink(missing_ok=True)  # a run that goes on has not ended
+        # again: another process may have come and gone before the lock
+        check_usable(self.path, self._config, resume=resume, replaced=self._replaced)
+        found = find_checkpoint(self.path, self._run) if resume else None
+        if found is None:
+            _check_nothing_lost(self.path)
+            self.begin()
+            return
+        self.checkpoint, self._beginnings, self._last_is_whole = found.checkpoint, found.records, found.is_last
+        self._leave_out_last_measurement()
+
+    def _leave_out_last_measurement(self) -> None:
+        """Leave out the measurement of a round that was the last and is none that a longer run measures."""
+        file, length = self.path / "metrics.jsonl", self._beginnings["metrics"].bytes
+        if length == 0:
+            return
+        content = file.read_bytes()[:length]
+        begins = content.rfind(b"\n", 0, -1) + 1
+        if not is_measured(json.loads(content[begins:])["round"], self._config):
+            self._beginnings["metrics"] = read_beginning(file, begins) or Beginning()
+            self._trimmed = True
+
+    def begin(self) -> None:
+        """Bring the folder to its checkpoint, or to the start of the run; from now on it has not ended."""
+        with _said_plainly(self.path):
+            for left_over in (*self.path.glob(".*.new"), *self.path.glob("checkpoint/.*.new")):
+                left_over.unlink()
+            if self._trimmed and self.checkpoint is not None:  # first: the longer file still begins like the shorter
+                marks = {name: beginning.mark() for name, beginning in self._beginnings.items()}
+                write_checkpoint(self.path, self.checkpoint, self._run, marks)
+                self._last_is_whole = True
+            write_atomically(self.path / "config.toml", write_config(self._config, self._replaced).encode())
+            for name, beginning in self._beginnings.items():
+                self._records[name] = RecordFile(self.path / f"{name}.jsonl", beginning)
+            self._set_results_aside()
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Append to metrics.jsonl."""
-        self._append("metrics.jsonl", record)
+        with _said_plainly(self.path):
+            self._records["metrics"].append(record)
 
     def devices(self, record: Mapping[str, Any]) -> None:
         """Append to devices.jsonl."""
-        self._append("devices.jsonl", record)
+        with _said_plainly(self.path):
+            self._records["devices"].append(record)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write the checkpoint."""
-        state = json.dumps({"round": checkpoint.round, **checkpoint.state})
+        """Write the checkpoint, and keep the one before it."""
         with _said_plainly(self.path):
-            for file in self._files.values():
-                os.fsync(file.fileno())  # a checkpoint must never be ahead of the records
-            write_tensors(self.path / "checkpoint" / "state.safetensors", checkpoint.tensors, {"state": state})
+            # the records reach the disk first: a checkpoint must never be ahead of them
+            marks = {name: file.mark() for name, file in self._records.items()}
+            if self._last_is_whole and self.checkpoint is not None and self.checkpoint.round < checkpoint.round:
+                keep_previous(self.path)
+            write_checkpoint(self.path, checkpoint, self._run, marks)
+        self.checkpoint, self._last_is_whole = checkpoint, True
 
     def finish(self, params: Tensors, evaluation: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
         """Write the final parameters, the evaluation and, last of all, the summary."""
@@ -117,18 +138,25 @@ class RunFolder:
             write_atomically(self.path / "evaluation.jsonl", lines.encode())
             text = json.dumps(json.loads(json_line(summary)), indent=2) + "\n"
             write_atomically(self.path / "summary.json", text.encode())
+            shutil.rmtree(self.path / "checkpoint" / "before", ignore_errors=True)
 
     def close(self) -> None:
         """Close the files and give up the lock."""
-        for file in (*self._files.values(), self._lock):
+        for file in (*self._records.values(), self._lock):
             if file is not None:
                 file.close()
 
-    def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        line = json_line(record).encode()
-        with _said_plainly(self.path):
-            while line:
-                line = line[self._files[name].write(line) :]  # a disk that is nearly full takes a part
+    def _set_results_aside(self) -> None:
+        """Keep the results of a run that had ended until there are new ones; without a summary they are half."""
+        had_ended = (self.path / "summary.json").exists()
+        before = self.path / "checkpoint" / "before"
+        for name in _RESULTS:
+            if had_ended:
+                before.mkdir(exist_ok=True)
+                if (self.path / name).exists():
+                    (self.path / name).replace(before / name)
+            else:
+                (self.path / name).unlink(missing_ok=True)
 
 
 def is_measured(round: int, config: Config) -> bool:
@@ -141,7 +169,7 @@ def read_history(path: str | Path, name: str = "metrics") -> History:
     file = Path(path) / f"{name}.jsonl"
     if not file.exists():
         raise RunFolderError(f"{path} holds no {name}.jsonl, so it is not a run folder")
-    return History(record for record, _ in _records(file))
+    return History(record for record, _ in read_records(file))
 
 
 def read_summary(path: str | Path) -> dict[str, Any] | None:
@@ -160,25 +188,6 @@ def is_running(path: str | Path) -> bool:
     return is_locked(Path(path) / "checkpoint" / "lock")
 
 
-def check_continues(path: Path, config: Config) -> None:
-    """Refuse a config that cannot continue the run in `path`; a folder without a run is fine.
-
-    A setting that the folder's config does not have, being older than the setting, had its default.
-    """
-    if not (path / "config.toml").exists():
-        return
-    before, now = Config.from_toml(path / "config.toml").to_dict(), config.to_dict()
-    changed = [key for key in _different(before, now) if key.split(".")[0] not in _MAY_CHANGE or key == _MUST_STAY]
-    if changed:
-        raise RunFolderError(
-            f"{path} was started with another config; resume must not change " + ", ".join(f"`{k}`" for k in changed)
-        )
-    if now["rounds"] < before["rounds"]:
-        raise RunFolderError(
-            f"`rounds` must not be smaller than before when a run is resumed ({before['rounds']}); got {now['rounds']}"
-        )
-
-
 class _said_plainly:  # noqa: N801 - reads as a sentence: with _said_plainly(folder)
     """Turn what the operating system says of a folder into one sentence."""
 
@@ -194,12 +203,12 @@ class _said_plainly:  # noqa: N801 - reads as a sentence: with _said_plainly(fol
             raise RunFolderError(f"run folder {self._path} cannot be written: {reason}") from None
 
 
-def check_usable(path: Path, config: Config, *, resume: bool) -> None:
-    """Refuse a folder that holds something else, or a run that is not to be continued with this config."""
+def check_usable(path: Path, config: Config, *, resume: bool, replaced: Replaced | None = None) -> None:
+    """Refuse a folder that holds something else, or a run that is not to be continued with this config and parts."""
     if (path / "config.toml").exists():
         if not resume:
             raise RunFolderError(f"{path} already holds a run; choose another folder, or continue it with --resume")
-        check_continues(path, config)
+        check_continues(path, config, replaced)
     elif path.is_dir() and {file.name for file in path.iterdir()} - _BEGINNINGS:
         raise RunFolderError(f"{path} is not empty and holds no run; choose another folder")
 
@@ -225,49 +234,17 @@ def _lock(path: Path) -> IO[bytes]:
     raise RunFolderError(f"{path} is being written by another process")
 
 
-def _different(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    keys = []
-    for key in dict.fromkeys([*before, *now]):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            keys += _different(old, new, f"{prefix}{key}.")
-        elif old != new:
-            keys.append(prefix + key)
-    return keys
-
-
-def _read_checkpoint(path: Path) -> Checkpoint | None:
-    file = path / "checkpoint" / "state.safetensors"
-    if not file.exists():
-        return None
-    tensors, metadata = read_tensors(file)
-    try:
-        state = json.loads(metadata["state"])
-        return Checkpoint(int(state.pop("round")), tensors, state)
-    except (KeyError, ValueError):
-        raise RunFolderError(f"{file} holds no state of a run, so it cannot be continued") from None
-
-
-def _records(file: Path) -> Iterable[tuple[dict[str, Any], bytes]]:
-    """Yield each whole record of a JSON lines file with its line."""
-    for number, line in enumerate(file.read_bytes().splitlines(keepends=True), start=1):
-        if line.endswith(b"\n"):
-            try:
-                yield json.loads(line), line
-            except ValueError:
-                raise RunFolderError(f"{file} must hold one JSON object per line; line {number} is none") from None
-
-
-def _keep(file: Path, wanted: Callable[[int], bool]) -> None:
-    """Leave only the whole records of rounds that are wanted."""
-    if file.exists():
-        write_atomically(file, b"".join(line for record, line in _records(file) if wanted(record["round"])))
-
-
-def _check_complete(path: Path, last_round: int) -> None:
-    """Refuse to continue from a checkpoint whose rounds are not all on record."""
-    recorded = {record["round"] for record, _ in _records(path / "devices.jsonl")}
-    if missing := [round for round in range(1, last_round + 1) if round not in recorded]:
-        raise RunFolderError(
-            f"{path}/devices.jsonl must hold every round up to its checkpoint, {last_round}; {missing[0]} is missing"
-        )
+def _check_nothing_lost(path: Path) -> None:
+    """Refuse to start a run again from its beginning where it had a checkpoint that is gone."""
+    if not (path / "config.toml").exists():
+        return
+    if (path / "summary.json").exists() or (path / "checkpoint" / "before" / "summary.json").exists():
+        raise RunFolderError(f"{path} cannot be continued: its checkpoint is missing, and the run had ended")
+    if (path / "devices.jsonl").exists():
+        every = read_config(path)[0].checkpoint.every
+        for record, _ in read_records(path / "devices.jsonl"):
+            if isinstance(record.get("round"), int) and record["round"] > every:
+                raise RunFolderError(
+                    f"{path} cannot be continued: its checkpoint is missing, and its records go to round "
+                    f"{record['round']}"
+                )

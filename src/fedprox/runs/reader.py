@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from fedprox.core.errors import RunFolderError
 from fedprox.core.files import read_tensors
 from fedprox.runs.history import History
 from fedprox.runs.folder import read_history, read_summary
+from fedprox.runs.identity import read_config
+from fedprox.runs.replaced import Replaced
 from fedprox.core.trees import Tree
 from fedprox.runs.summary_text import outcome_text
 
@@ -29,12 +31,14 @@ class SavedRun:
       config: its resolved config.
       history: one row per measured round (`history.to_pandas()`, `history.to_polars()`).
       summary: the outcome, or None while the run has not ended.
+      replaced: the parts that were given as objects from Python, in place of what the config names.
     """
 
     path: Path
     config: Config
     history: History
     summary: dict[str, Any] | None
+    replaced: Replaced = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"SavedRun({self.path}: {outcome_text(self.history, self.summary)})"
@@ -95,7 +99,8 @@ def load_run(path: str | Path) -> SavedRun:
     folder = Path(path)
     if not (folder / "config.toml").exists():
         raise RunFolderError(f"{folder} holds no config.toml, so it is not a run folder")
-    return SavedRun(folder, Config.from_toml(folder / "config.toml"), read_history(folder), read_summary(folder))
+    config, replaced = read_config(folder)
+    return SavedRun(folder, config, read_history(folder), read_summary(folder), replaced)
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[SavedRun]:

@@ -15,9 +15,15 @@ from numpy.typing import NDArray
 
 from fedprox.config import Config
 from fedprox.runs.reader import SavedRun
+from fedprox.runs.replaced import Replaced, part_label
 
 __all__ = ["Band", "Group", "differing", "flat_settings", "group_runs", "labels", "setting_text"]
 
+_STILL_USED = {  # settings of a section whose part was given from Python
+    "method": ("method.mu",),
+    "model": ("model.init",),
+    "solver": ("solver.learning_rate", "solver.batch_size", "solver.epochs", "solver.gamma"),
+}
 _NOT_THE_EXPERIMENT = ("seed", "engine.", "checkpoint.")  # what does not make it another experiment
 
 
@@ -61,21 +67,26 @@ def group_runs(runs: Iterable[SavedRun]) -> list[Group]:
     """Put runs that differ in their seed alone together; a second run of the same seed starts another group."""
     gathered: dict[tuple[str, int], list[SavedRun]] = {}
     for run in runs:
-        experiment, copy = json.dumps(_experiment(run.config)), 0
+        experiment, copy = json.dumps(_experiment(run.config, run.replaced)), 0
         while any(run.seed == other.seed for other in gathered.get((experiment, copy), [])):
             copy += 1
         gathered.setdefault((experiment, copy), []).append(run)
-    names = _told_apart(labels([group[0].config for group in gathered.values()]), list(gathered.values()))
+    first = [group[0] for group in gathered.values()]
+    names = labels([run.config for run in first], [run.replaced for run in first])
+    names = _told_apart(names, list(gathered.values()))
     return [Group(name, tuple(group)) for name, group in zip(names, gathered.values(), strict=True)]
 
 
-def labels(configs: Sequence[Config]) -> list[str]:
+def labels(configs: Sequence[Config], replaced: Sequence[Replaced] | None = None) -> list[str]:
     """Name each config by its method and by the settings in which it differs from another one.
+
+    `replaced` has the parts that were given from Python in place of what each config names.
 
     >>> labels([Config.from_dict({"method": {"mu": mu}}) for mu in (0.0, 1.0)])
     ['fedprox (mu=0)', 'fedprox (mu=1)']
     """
-    flat = [_experiment(config) for config in configs]
+    own = replaced if replaced is not None else [{} for _ in configs]
+    flat = [_experiment(config, parts) for config, parts in zip(configs, own, strict=True)]
     different = [
         key
         for key in differing(flat)
@@ -110,11 +121,18 @@ def _own_part(folder: Path, folders: Sequence[Path]) -> str:
     return "/".join(own)
 
 
-def flat_settings(config: Config) -> dict[str, Any]:
-    """Return the resolved settings by dotted key."""
+def flat_settings(config: Config, replaced: Replaced | None = None) -> dict[str, Any]:
+    """Return the resolved settings by dotted key, with parts from Python in place of what the config names."""
     flat: dict[str, Any] = {}
     for name, value in config.to_dict().items():
         flat |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
+    for part, record in (replaced or {}).items():
+        if part == "mu":
+            flat["method.mu"] = part_label(record)
+            continue
+        kept = _STILL_USED.get(part, ())
+        flat = {key: item for key, item in flat.items() if key.split(".")[0] != part or key in kept}
+        flat[f"{part}.name"] = part_label(record)
     return flat
 
 
@@ -129,8 +147,9 @@ def setting_text(value: Any) -> str:
     return format(value, "g") if isinstance(value, float) else str(value)
 
 
-def _experiment(config: Config) -> dict[str, Any]:
-    return {key: value for key, value in flat_settings(config).items() if not key.startswith(_NOT_THE_EXPERIMENT)}
+def _experiment(config: Config, replaced: Replaced) -> dict[str, Any]:
+    flat = flat_settings(config, replaced)
+    return {key: value for key, value in flat.items() if not key.startswith(_NOT_THE_EXPERIMENT)}
 
 
 def _number(value: float | None) -> float:

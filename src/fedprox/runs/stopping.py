@@ -1,19 +1,23 @@
-"""When a run has converged or diverged, as the paper defines it (Appendix C.3.2).
+"""When a run has converged or diverged, as the paper defines it (Appendix C.3.2), or exploded.
 
 Converged at the first round t with |f_t - f_(t-1)| < 0.0001; diverged at the first with f_t - f_(t-10) > 1, or where
-the loss is no longer a finite number.
+the loss is no longer a finite number. The rule for divergence needs ten rounds; exploded is a run at the first round t
+with f_t > 10 f_0, or where the loss is no longer finite. A run that has diverged or exploded is not ranked.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["Outcome"]
+__all__ = ["Outcome", "is_ranked"]
 
 _CONVERGED_BELOW = 1e-4
 _DIVERGED_ABOVE = 1.0
 _DIVERGED_WITHIN = 10
+_EXPLODED_TIMES = 10
 
 
 @dataclass
@@ -23,12 +27,13 @@ class Outcome:
     >>> outcome = Outcome()
     >>> for round, loss in enumerate([2.0, 1.0, float("nan"), float("nan")]):
     ...     outcome.see(round, loss)
-    >>> outcome.converged_round, outcome.diverged_round, outcome.not_finite_since
-    (None, 2, 2)
+    >>> outcome.converged_round, outcome.diverged_round, outcome.exploded_round, outcome.not_finite_since
+    (None, 2, 2, 2)
     """
 
     converged_round: int | None = None
     diverged_round: int | None = None
+    exploded_round: int | None = None
     not_finite_since: int | None = None
     _losses: dict[int, float] = field(default_factory=dict, repr=False)
 
@@ -39,10 +44,24 @@ class Outcome:
                 self.not_finite_since = round
             if self.diverged_round is None:
                 self.diverged_round = round
+            if self.exploded_round is None:
+                self.exploded_round = round
             return
         before, long_before = self._losses.get(round - 1), self._losses.get(round - _DIVERGED_WITHIN)
         if self.converged_round is None and before is not None and abs(loss - before) < _CONVERGED_BELOW:
             self.converged_round = round
         if self.diverged_round is None and long_before is not None and loss - long_before > _DIVERGED_ABOVE:
             self.diverged_round = round
+        first = self._losses.get(0, 0.0)
+        if self.exploded_round is None and first > 0 and loss > _EXPLODED_TIMES * first:
+            self.exploded_round = round
         self._losses[round] = loss
+
+
+def is_ranked(summary: Mapping[str, Any]) -> bool:
+    """Return whether a run takes part in a ranking: it has neither diverged nor exploded.
+
+    >>> is_ranked({"diverged_round": None, "exploded_round": 3})
+    False
+    """
+    return summary.get("diverged_round") is None and summary.get("exploded_round") is None

@@ -20,6 +20,8 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"simulated: {summary['simulated_seconds']:,.0f} s, {summary['bytes']:,} bytes sent")
     if summary["diverged_round"] is not None:
         lines.append(f"diverged at round {summary['diverged_round']}")
+    if summary.get("exploded_round") is not None:
+        lines.append(f"exploded at round {summary['exploded_round']}: a loss above ten times the initial one, or none")
     if summary["not_finite_since"] is not None:
         lines.append(f"the loss is not a finite number since round {summary['not_finite_since']} (null in the records)")
     if summary["converged_round"] is not None:

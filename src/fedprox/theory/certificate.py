@@ -23,9 +23,12 @@ from fedprox.config import Config
 from fedprox.core.errors import ConfigError, FedProxError
 from fedprox.core.trees import is_finite
 from fedprox.models import Model
+from fedprox.models.initial_model import initial_params
 from fedprox.population import Population
 from fedprox.runs.folder import read_history
 from fedprox.runs.history import History
+from fedprox.runs.identity import read_config
+from fedprox.runs.replaced import Replaced, check_present, check_replaced, describe_parts, part_label
 from fedprox.solvers import Solver
 from fedprox.theory.admissible import failing
 from fedprox.theory.choices import Choice, best_mu, smallest_mu
@@ -109,12 +112,16 @@ def certify(
       most_devices: up to how many devices gamma is measured on every one of them, which a certificate needs; beyond
         that on the chosen ones. Also how many devices' curvature is estimated, for a model without a known bound.
     """
-    config = Config.from_toml(Path(run) / "config.toml")
+    config, replaced = read_config(run)
     metrics, recorded = read_history(run), read_history(run, "devices")
     _check_arguments(len(recorded), resample, round, epsilon, most_devices)
-    _refuse(config, recorded, resample)
+    _refuse(config, replaced, recorded, resample)
+    given = {"data": population, "model": model, "solver": solver}
+    check_present(run, replaced, given)
     population = population or data.load(config)
     model = model or data.model_for(config, population)
+    described = describe_parts({part: given[part] for part in replaced}, initial_params(config, model))
+    check_replaced(run, replaced, described)
     devices = Devices(config, population, model, solver)
     try:
         gamma_over: GammaOver = "every device"
@@ -158,8 +165,10 @@ def _check_arguments(rounds: int, resample: int, round: int, epsilon: float, mos
         raise ConfigError(f"`--devices` must be a whole number >= 1; got {most_devices}")
 
 
-def _refuse(config: Config, recorded: History, resample: int) -> None:
+def _refuse(config: Config, replaced: Replaced, recorded: History, resample: int) -> None:
     reasons = []
+    if others := [part for part in replaced if part not in ("data", "model", "solver")]:
+        reasons.append(f"its {others[0]} was given from Python ({part_label(replaced[others[0]])})")
     if config.method.name != "fedprox":
         reasons.append(f"`method.name` must be 'fedprox'; it is {config.method.name!r}")
     if config.devices.sampling != "proportional":

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedprox.config import Config
+from fedprox.core.errors import RunFolderError
 from fedprox.core.machine import peak_memory
 from fedprox.core.trees import Tree
 from fedprox.methods import Method
-from fedprox.runs.folder import Checkpoint, RunFolder, read_history
+from fedprox.runs.checkpoint import Checkpoint
+from fedprox.runs.folder import RunFolder, read_history
 from fedprox.runs.history import History
+from fedprox.runs.replaced import Replaced
 from fedprox.runs.stopping import Outcome
 from fedprox.training.state import State
 
@@ -24,8 +27,11 @@ __all__ = ["Journal"]
 class Journal:
     """What has been recorded so far; without a folder it is kept in memory alone."""
 
-    def __init__(self, config: Config, folder: RunFolder | None, started: float) -> None:
+    def __init__(
+        self, config: Config, folder: RunFolder | None, started: float, replaced: Replaced | None = None
+    ) -> None:
         self.folder = folder
+        self._replaced = replaced or {}
         self.history, self.devices = History(), History()
         self._outcome = Outcome()
         self._config = config
@@ -64,12 +70,20 @@ class Journal:
             self.folder.save(Checkpoint(state.round, state.tensors(remembered), values))
 
     def go_back(self, state: State, method: Method) -> Mapping[str, Any] | None:
-        """Go back to the folder's checkpoint and return its plain values; None where there is none."""
+        """Go back to the folder's checkpoint and return its plain values; None where there is none.
+
+        The folder is changed only once the checkpoint fits.
+        """
         if self.folder is None or self.folder.checkpoint is None:
             return None
         saved = self.folder.checkpoint
-        state.go_back(saved.round, saved.tensors, saved.state, method)
-        self._started -= saved.state["seconds"]
+        try:
+            state.go_back(saved.round, saved.tensors, saved.state, method)
+            self._started -= float(saved.state["seconds"])
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"its checkpoint does not fit the run: {error}"
+            raise RunFolderError(f"{self.folder.path} cannot be continued: {reason}") from None
+        self.folder.begin()
         self.history = read_history(self.folder.path, "metrics")
         self.devices = read_history(self.folder.path, "devices")
         for row in self.history:
@@ -84,8 +98,10 @@ class Journal:
             "rounds": round,
             "converged_round": self._outcome.converged_round,
             "diverged_round": self._outcome.diverged_round,
+            "exploded_round": self._outcome.exploded_round,
             "not_finite_since": self._outcome.not_finite_since,
             "result": {name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy")},
             "seconds": self.seconds,
             "peak_memory_mb": peak_memory(),
+            **({"replaced": self._replaced} if self._replaced else {}),
         }

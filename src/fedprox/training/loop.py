@@ -23,6 +23,7 @@ from fedprox.config.part_search import folders
 from fedprox.config.resolution import names_modules
 from fedprox.core.compilation import prepare
 from fedprox.core.randomness import Purpose
+from fedprox.core.signals import interrupts_between_rounds
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_distance
 from fedprox.engines import Blueprint, Broadcast, Engine, LocalEngine, RoundOutcome, Task, device_side
@@ -33,6 +34,7 @@ from fedprox.methods.solver_choice import SolverChoice, choose_solver
 from fedprox.methods.traffic import measure_traffic
 from fedprox.models import Model
 from fedprox.models.initial_model import initial_params
+from fedprox.models.loss_shape import check_losses
 from fedprox.participation.clock import Clock, build_clock
 from fedprox.participation.sampling import check_sampling
 from fedprox.participation.traffic import Traffic
@@ -40,6 +42,8 @@ from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.privacy import build_accountant, build_mechanism, check_private, seeded_normals
 from fedprox.runs.folder import RunFolder, check_usable, is_measured
+from fedprox.runs.identity import split_config
+from fedprox.runs.replaced import describe_parts
 from fedprox.solvers import Solver
 from fedprox.training.followers import Followers
 from fedprox.training.journal import Journal
@@ -76,16 +80,20 @@ def train(
       progress: show a bar on a terminal or in a notebook; elsewhere nothing is printed.
       track: also write metrics for "tensorboard", "mlflow" or "wandb" (one name or several), beside `out`.
 
+    An interrupt (Ctrl-C) ends the run after its round, with `summary["ended"] == "interrupted"`; a second one at once.
+
     >>> result = train({"rounds": 1, "data": {"name": "synthetic_iid"}})
     >>> round(result.history[0]["train_loss"], 4)  # log 10: all classes are equally likely at the start
     2.3026
     """
     started = time.perf_counter()
+    config, recorded = split_config(config)
     config = Config.of(config)
     prepare()
     followers = Followers(config, out, progress=progress, track=track)
     settings = config.to_dict()
     given = Blueprint(settings, model, method, solver, folders() if names_modules(settings) else ())
+    objects = {"data": population, "model": model, "method": method, "solver": solver, "mu": mu_controller}
     population = population or data.load(config)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
     if mu_controller is None:
@@ -94,6 +102,8 @@ def train(
     method = method or methods.build(config.method, config.seed)
     solver_for = choose_solver(config, solver, method)
     params = initial_params(config, model)
+    check_losses(model, params, population.train.x, population.train.y)
+    replaced = describe_parts(objects, params, fingerprint=out is not None, recorded=recorded)
     controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
     state = State(params, method.start(params), controller)
     check_private(config.privacy, method, state.controller, population.devices)
@@ -101,7 +111,7 @@ def train(
     check_plan(config, method)
     clock = build_clock(config, population.devices, traffic)
     if out is not None:
-        check_usable(Path(out), config, resume=resume)  # before a cluster starts
+        check_usable(Path(out), config, resume=resume, replaced=replaced)  # before a cluster starts
     with ExitStack() as open_until_the_end:
         open_until_the_end.enter_context(followers)
         workers = Workers(config.engine.local_workers)
@@ -130,11 +140,12 @@ def train(
         )
         folder = None
         if out is not None:
-            folder = RunFolder(out, config, resume=resume)
+            folder = RunFolder(out, config, resume=resume, replaced=replaced)
             open_until_the_end.callback(folder.close)
-        journal = Journal(config, folder, started)
+        journal = Journal(config, folder, started, replaced)
         run = _Run(config, population, method, solver_for, state, traffic, clock, engine, measurer, journal)
-        return followers.ended(run.to_the_end([*callbacks, *followers.callbacks]))
+        interrupted = open_until_the_end.enter_context(interrupts_between_rounds())
+        return followers.ended(run.to_the_end([*callbacks, *followers.callbacks], interrupted))
 
 
 class _Run:
@@ -166,20 +177,24 @@ class _Run:
         self.mechanism = build_mechanism(config)
         self.accountant = build_accountant(config, population.devices)
 
-    def to_the_end(self, callbacks: Sequence[Callback]) -> Result:
-        """Run all rounds that are left."""
+    def to_the_end(self, callbacks: Sequence[Callback], interrupted: Callable[[], bool]) -> Result:
+        """Run all rounds that are left, or until a callback, `[stop]` or an interrupt ends the run."""
         clock = time.perf_counter()
         self.engine.compile(self.state.params)
         self.measurer.compile(self.state.params)
         compile_seconds = time.perf_counter() - clock
         if self.journal.go_back(self.state, self.method) is None:
-            self._tell(callbacks, self._measure({"solve_seconds": 0.0}, mu.Signals(None)), None)
+            asked = self._tell(callbacks, self._measure({"solve_seconds": 0.0}, mu.Signals(None)), None)
+            if asked == "interrupted":
+                return self._finish(asked, compile_seconds)
         ended = "finished"
         while self.state.round < self.config.rounds:
             record, signals = self._run_round()
             metrics = self._measure(record, signals)
             self.journal.round(record)
-            asked = "stopped" if self._tell(callbacks, metrics, record) else None
+            asked = self._tell(callbacks, metrics, record)
+            if interrupted() and self.state.round < self.config.rounds:
+                asked = "interrupted"
             reason = self.journal.reason_to_stop() or asked
             if reason or self.state.round % self.config.checkpoint.every == 0:
                 self._save()
@@ -293,10 +308,14 @@ class _Run:
         on_clock = {} if self.clock is None else {"simulated_seconds": self.state.simulated_seconds}
         return {"bytes": self.state.bytes, **on_clock}
 
-    def _tell(self, callbacks: Sequence[Callback], metrics: Any, devices: Any) -> bool:
+    def _tell(self, callbacks: Sequence[Callback], metrics: Any, devices: Any) -> str | None:
+        """Tell the callbacks of a round, and return why they end the run, if they do."""
         progress = Progress(self.state.round, self.config.rounds, metrics, devices, self.state.params)
-        answers = [callback(progress) for callback in callbacks]  # all are told, also after one has said stop
-        return any(answers)
+        try:
+            answers = [callback(progress) for callback in callbacks]  # all are told, also after one has said stop
+        except KeyboardInterrupt:  # the round is complete, so that what was done can be kept
+            return "interrupted"
+        return "stopped" if any(answers) else None
 
     def _save(self) -> None:
         self.journal.save(self.state, self.engine.secure(self.state.devices), {})

@@ -63,11 +63,13 @@ def gamma_summary(gammas: Sequence[float | None] | None) -> dict[str, float | No
 
 
 def finite(measures: Measures, dissimilarity: bool) -> dict[str, float | None]:
-    """Return the measures with None in place of what is not finite."""
+    """Return the measures with None in place of what is not finite; a model without a finite loss has no accuracy."""
     names = ["train_loss", "train_accuracy", "test_accuracy"]
     if dissimilarity:
         names += ["gradient_variance", "dissimilarity"]
     values = {name: getattr(measures, name) for name in names}
+    if not np.isfinite(measures.train_loss):
+        values |= {"train_accuracy": None, "test_accuracy": None}
     for name in ("gradient_variance", "dissimilarity"):
         if (interval := getattr(measures, f"{name}_interval")) is not None:
             values |= {f"{name}_low": interval.low, f"{name}_high": interval.high}

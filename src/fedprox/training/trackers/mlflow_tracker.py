@@ -54,7 +54,9 @@ class MlflowTracker:
         """Say how the run ended."""
         if self._client is not None:
             self._client.set_tag(self._run, "fedprox.ended", summary["ended"])
-            self._client.set_terminated(self._run, "KILLED" if summary["ended"] == "stopped" else "FINISHED")
+            self._client.set_terminated(
+                self._run, "KILLED" if summary["ended"] in ("stopped", "interrupted") else "FINISHED"
+            )
 
     def _find_or_create(self, client: MlflowClient) -> str:
         known = client.get_experiment_by_name(_EXPERIMENT)
