@@ -18,7 +18,19 @@ from numpy.typing import NDArray
 from fedprox.core.errors import ConfigError, nearest
 from fedprox.runs.history import History
 
-__all__ = ["AXES", "BYTES", "ROUNDS", "SECONDS", "Axis", "common_end", "common_loss", "find_axis", "first_at", "on_axis", "value_at",]
+__all__ = [
+    "AXES",
+    "BYTES",
+    "ROUNDS",
+    "SECONDS",
+    "Axis",
+    "common_end",
+    "common_loss",
+    "find_axis",
+    "first_at",
+    "on_axis",
+    "value_at",
+]
 
 
 @dataclass(frozen=True)

@@ -11,26 +11,24 @@ from numpy.typing import NDArray
 
 from fedprox import data
 from fedprox.config import Config, with_overrides
+from fedprox.core.compilation import compiled, prepare
 from fedprox.core.errors import DataError, RunFolderError
 from fedprox.core.files import read_tensors
+from fedprox.core.threads import Workers
+from fedprox.core.trees import Tree, to_numpy, unflatten_names
 from fedprox.measures import Measurer
 from fedprox.models import Model
 from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
-from fedprox.core.compilation import compiled, prepare
 from fedprox.runs.reader import SavedRun, load_run
 from fedprox.runs.replaced import Replaced, check_present, check_replaced, describe_parts
-from fedprox.core.trees import Tree, to_numpy, unflatten_names
-from fedprox.core.threads import Workers
 
 __all__ = ["data_settings", "evaluate", "predict", "read_examples"]
 
 _ROWS = 4096  # predicted at a time
 
 
-def evaluate(
-    path: str | Path, population: Population | None = None, *, model: Model | None = None
-) -> dict[str, Any]:
+def evaluate(path: str | Path, population: Population | None = None, *, model: Model | None = None) -> dict[str, Any]:
     """Measure the final model of a run folder on `population`, by default on the run's own data.
 
     Data and a model that were given to `train` as objects are given again, as `population` and `model`. Returns
@@ -41,7 +39,8 @@ def evaluate(
     run = load_run(path)
     check_present(path, _parts(run, "data", "model"), {"data": population, "model": model})
     known = population if "data" in run.replaced else data.load(run.config)
-    assert known is not None
+    if known is None:
+        raise RunFolderError(f"{path} has no data of its own that can be loaded")
     population = population or known
     model, params = _model(run, known, population.shape, population.classes, model)
     workers = Workers(run.config.engine.local_workers)
@@ -144,7 +143,8 @@ def _model(
         raise DataError(f"labels must be below {known.classes}, the number the model knows; got {classes - 1}")
     if model is None and known is not None:
         model = data.model_for(run.config, known)
-    assert model is not None
+    if model is None:
+        raise RunFolderError(f"{run.path} has no model of its own that can be built")
     initial = _shapes(model)
     if "model" in run.replaced:
         check_replaced(run.path, _parts(run, "model"), describe_parts({"model": model}, initial))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedprox.core.errors import ConfigError, FedProxError, RunFolderError
+from fedprox.core.errors import ConfigError, RunFolderError
 from fedprox.core.files import write_atomically
 from fedprox.runs.history import History
 from fedprox.runs.reader import load_run

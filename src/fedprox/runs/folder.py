@@ -25,10 +25,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from fedprox.core.locks import is_locked, try_lock
 from fedprox.config import Config
 from fedprox.core.errors import RunFolderError
 from fedprox.core.files import json_line, write_atomically, write_tensors
+from fedprox.core.locks import is_locked, try_lock
 from fedprox.runs.checkpoint import RECORDS, Checkpoint, Tensors, find_checkpoint, keep_previous, write_checkpoint
 from fedprox.runs.history import History
 from fedprox.runs.identity import check_continues, read_config, run_identity, write_config

@@ -12,11 +12,11 @@ from typing import Any
 from fedprox.config import Config
 from fedprox.core.errors import RunFolderError
 from fedprox.core.files import read_tensors
-from fedprox.runs.history import History
+from fedprox.core.trees import Tree
 from fedprox.runs.folder import read_history, read_summary
+from fedprox.runs.history import History
 from fedprox.runs.identity import read_config
 from fedprox.runs.replaced import Replaced
-from fedprox.core.trees import Tree
 from fedprox.runs.summary_text import outcome_text
 
 __all__ = ["MemoryRun", "SavedRun", "find_runs", "load_run", "nested"]

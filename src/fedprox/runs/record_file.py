@@ -1,0 +1,93 @@
+"""A file of JSON lines that grows: one record per line, with a running digest.
+
+The digest is updated with every line that is appended, so that a checkpoint can say what the file held at its time
+without reading it again. A file is what a checkpoint says if its first `bytes` bytes have the digest `sha256`; what
+comes after them was written later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from fedprox.core.errors import RunFolderError
+from fedprox.core.files import json_line
+
+__all__ = ["Beginning", "RecordFile", "read_beginning", "read_records"]
+
+_BLOCK = 1 << 20  # bytes read at once
+
+
+class Beginning:
+    """The first bytes of a file: how many, and their digest so far."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._sha256 = hashlib.sha256()
+
+    def add(self, content: bytes) -> None:
+        """Take the bytes that follow."""
+        self.bytes += len(content)
+        self._sha256.update(content)
+
+    def mark(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it."""
+        return {"bytes": self.bytes, "sha256": self._sha256.hexdigest()}
+
+
+class RecordFile:
+    """A file of records that is being written; it holds a beginning of what was there."""
+
+    def __init__(self, path: Path, beginning: Beginning) -> None:
+        self._beginning = beginning
+        self._file: IO[bytes] = path.open("ab", buffering=0)
+        self._file.truncate(beginning.bytes)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a record."""
+        line = json_line(record).encode()
+        rest = line
+        while rest:
+            rest = rest[self._file.write(rest) :]  # a disk that is nearly full takes a part
+        self._beginning.add(line)
+
+    def mark(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the file, after it has reached the disk."""
+        os.fsync(self._file.fileno())
+        return self._beginning.mark()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_beginning(path: Path, length: int) -> Beginning | None:
+    """Read the first `length` bytes of a file; None where it does not have as many."""
+    beginning = Beginning()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(min(_BLOCK, length - beginning.bytes)):
+                beginning.add(block)
+    except FileNotFoundError:
+        return beginning if length == 0 else None
+    return beginning if beginning.bytes == length else None
+
+
+def read_records(file: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield each whole record of a file with its line; a half-written last line is left out."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise RunFolderError(f"{file} cannot be read: {error.strerror}") from None
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            raise RunFolderError(f"{file} must hold one JSON object per line; line {number} is none")
+        yield record, line + b"\n"
