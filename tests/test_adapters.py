@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -389,3 +390,54 @@ def test_closed_form_rounds_solve_a_shared_least_squares_problem() -> None:
     result = fedprox.train(config, population=shared, model=linear_regression(3))
     np.testing.assert_allclose(result.params["weight"], truth, atol=1e-3)
     assert result.history[-1]["train_accuracy"] is None
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fednova"])
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (torch.optim.SGD, solvers.sgd()),
+        (partial(torch.optim.SGD, momentum=0.8), solvers.sgd(0.8)),
+        (partial(torch.optim.SGD, momentum=0.8, nesterov=True), solvers.sgd(0.8, nesterov=True)),
+        (partial(torch.optim.SGD, momentum=0.8, weight_decay=0.1), solvers.sgd(0.8, weight_decay=0.1)),
+    ],
+)
+def test_methods_that_count_gradients_count_those_of_torch(name: str, theirs: Any, ours: Any) -> None:
+    random = np.random.default_rng(1)
+    x = random.normal(size=(60, 4)).astype(np.float32)
+    population = fedprox.Population.from_arrays(x, random.integers(0, 3, 60), np.arange(60) % 4)
+    module = nn.Linear(4, 3)
+    nn.init.zeros_(module.weight)
+    nn.init.zeros_(module.bias)
+    config = {
+        "rounds": 3,
+        "method": {"name": name},
+        "devices": {"per_round": 3, "stragglers": 0.5},
+        "solver": {"epochs": 2, "learning_rate": 0.05},
+    }
+    model, solver = from_torch(module, optimiser=theirs)
+    found = fedprox.train(config, population=population, model=model, solver=solver)
+    expected = fedprox.train(config, population=population, model=softmax_regression(4, 3), solver=ours)
+    np.testing.assert_allclose(found.params["weight"], expected.params["weight"], atol=2e-6)
+    assert found.history.column("train_loss") == pytest.approx(expected.history.column("train_loss"), abs=1e-6)
+
+
+def test_torch_sgd_whose_gradients_are_not_counted_is_refused() -> None:
+    _, solver = from_torch(softmax_in_torch(), optimiser=partial(torch.optim.SGD, momentum=0.9, dampening=0.5))
+    for other in (solver, from_torch(softmax_in_torch(), optimiser=torch.optim.Adam)[1]):
+        with pytest.raises(ConfigError, match=r"must be sgd with method.name = 'scaffold'.*got 'torch"):
+            fedprox.train({"rounds": 1, "method": {"name": "scaffold"}}, solver=other)
+
+
+def test_a_loss_that_is_a_mean_is_refused_in_one_sentence() -> None:
+    random = np.random.default_rng(1)
+    population = fedprox.Population.from_arrays(random.normal(size=(20, 4)), np.arange(20) % 3, np.arange(20) % 2)
+    config = {"rounds": 1, "devices": {"per_round": 2}}
+    own = softmax_regression(4, 3)
+    mean = dataclasses.replace(own, loss=lambda params, x, y: own.loss(params, x, y).mean(), gradient=None)
+    with pytest.raises(ConfigError, match=r"must be one number per example, of shape \(examples,\), .* has shape \(\)"):
+        fedprox.train(config, population=population, model=mean)
+    model, solver = from_torch(nn.Linear(4, 3), nn.CrossEntropyLoss())
+    for given in ({"solver": solver}, {}):
+        with pytest.raises(ConfigError, match=r"one number per example .* for 2 examples it has shape \(\)"):
+            fedprox.train(config, population=population, model=model, **given)

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import zlib
 
 import jax
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedprox
 from fedprox.core.errors import DataError
 from fedprox.population import Population, Samples
 from fedprox.population.folder import open_population, read_manifest, verify_population
@@ -169,3 +171,57 @@ def test_a_large_population_opens_at_once_and_in_little_memory(tmp_path):
     seconds, kilobytes = map(float, answer.stdout.split())
     assert seconds < 0.1  # a fifth of the devices, a fifth of the limit
     assert kilobytes < 20_000
+
+
+def _rewrite(folder, name, change, digests=False):
+    """Change a column in place; with `digests`, as a program would that writes its own manifest."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    schema = manifest["columns"][name]
+    raw = bytearray((folder / f"{name}.npy").read_bytes())
+    data = np.frombuffer(raw, schema["dtype"], offset=schema["begins"]).copy()
+    change(data)
+    raw[schema["begins"] :] = data.tobytes()
+    (folder / f"{name}.npy").write_bytes(raw)
+    if digests:
+        schema["parts"] = [zlib.crc32(data.tobytes())]
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_offsets_are_checked_when_a_population_is_opened(tmp_path):
+    folder = save_population(_population(), tmp_path / "p")
+    _rewrite(folder, "train_offsets", lambda data: data.__setitem__(0, 3))
+    with pytest.raises(DataError, match=r"train_offsets.npy must have the digests of its manifest; bytes 0 to 32"):
+        open_population(folder)
+    _rewrite(folder, "train_offsets", lambda data: None, digests=True)
+    with pytest.raises(DataError, match=r"train_offsets.npy must begin at 0 and never fall; it begins at 3"):
+        open_population(folder)
+
+
+@pytest.mark.parametrize(("name", "sentence"), [("train_x", "have changed"), ("test_y", "have changed")])
+def test_samples_are_checked_before_they_are_used(tmp_path, name, sentence):
+    folder = save_population(_population(), tmp_path / "p")
+    _rewrite(folder, name, lambda data: data.__setitem__(0, 2 - data[0]))
+    population = open_population(folder)  # nothing is read yet
+    with pytest.raises(DataError, match=rf"{name}.npy must have the digests .* {sentence}"):
+        fedprox.train({"rounds": 1, "devices": {"per_round": 1}}, population=population)
+
+
+def test_labels_out_of_range_are_refused(tmp_path):
+    folder = save_population(_population(), tmp_path / "p")
+    _rewrite(folder, "train_y", lambda data: data.__setitem__(1, 9), digests=True)
+    population = open_population(folder)
+    with pytest.raises(DataError, match=r"train_y.npy must have labels from 0 to 2; got 9"):
+        population.check(np.array([0]))
+
+
+def test_parts_are_checked_where_they_are_read_alone(tmp_path):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(6, 90_000)).astype(np.float32)  # 360 kB each: a part holds almost three
+    folder = save_population(Population.from_arrays(x, [0] * 6, np.arange(6), test=[False] * 6), tmp_path / "p")
+    _rewrite(folder, "train_x", lambda data: data.__setitem__(-1, 7.0))
+    population = open_population(folder)
+    population.check(np.array([0, 1]))
+    with pytest.raises(DataError, match=r"train_x.npy must have the digests"):
+        population.check(np.array([5]))
+    with pytest.raises(DataError, match=r"train_x.npy must have the digests"):
+        population.check()

@@ -18,7 +18,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -69,7 +69,25 @@ def from_torch(
     copies = _Copies(module)
     losses = loss or nn.CrossEntropyLoss(reduction="none")
     kind = getattr(optimiser, "func", optimiser)  # of a functools.partial
-    return _model(copies, losses, predict), TorchSolver(f"torch.{kind.__name__}", copies, losses, optimiser)
+    solver = TorchSolver(f"torch.{kind.__name__}", copies, losses, optimiser)
+    return _model(copies, losses, predict), _with_sgd_settings(solver)
+
+
+def _with_sgd_settings(solver: TorchSolver) -> TorchSolver:
+    """Declare the momentum of PyTorch's SGD, with which methods can count gradients; dampening would change the count.
+
+    PyTorch's steps are those of `fedprox.solvers.sgd`: v <- m v + g and w <- w - eta v, or g + m v with Nesterov.
+    """
+    rate = 0.25
+    made = solver.optimiser([torch.zeros(1, requires_grad=True)], lr=rate)
+    if type(made) is not torch.optim.SGD:
+        return solver
+    if made.defaults["dampening"]:
+        return replace(solver, name=f"{solver.name} with dampening")
+    if made.defaults["maximize"] or made.defaults["lr"] != rate:
+        return solver
+    momentum, nesterov = float(made.defaults["momentum"]), bool(made.defaults["nesterov"])
+    return replace(solver, is_sgd=True, momentum=momentum, nesterov=nesterov)
 
 
 class _Copies:
@@ -124,7 +142,22 @@ def _model(copies: _Copies, losses: Loss, predict: Callable[[torch.Tensor], torc
     def _weighted(module: nn.Module, x: Any, y: Any, weights: Any) -> torch.Tensor:
         return (losses(module(_tensor(x)), _tensor(y)) * _tensor(weights)).sum()
 
+    checked: set[Any] = set()
+
+    def check_losses(x: jax.Array, y: jax.Array) -> None:
+        """Refuse a loss that is a mean, when it is traced: in the callback it would be an error without a sentence."""
+        kind = (x.shape[1:], y.shape[1:])
+        if kind not in checked:
+            found = host_losses(start(None), *(np.zeros((2, *each.shape[1:]), each.dtype) for each in (x, y)))
+            if found.shape != (2,):
+                raise ConfigError(
+                    "the loss of a module must be one number per example (reduction='none'), of shape (examples,); "
+                    f"for 2 examples it has shape {found.shape}"
+                )
+            checked.add(kind)
+
     def loss(params: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
+        check_losses(x, y)
         return jax.pure_callback(host_losses, jax.ShapeDtypeStruct((len(x),), np.float32), params, x, y)
 
     def labels(params: Tree, x: jax.Array) -> jax.Array:
@@ -150,6 +183,8 @@ class TorchSolver:
     losses: Loss
     optimiser: Optimiser
     is_sgd: bool = False
+    momentum: float = 0.0
+    nesterov: bool = False
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""

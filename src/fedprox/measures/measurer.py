@@ -66,6 +66,7 @@ class Measurer:
         if 0 < sample < population.devices:
             measured = draw_measured(np.diff(population.train.offsets), sample, seed)
         devices = measured.devices
+        population.check(devices if len(devices) < population.devices else None, test=True)
         self.devices = devices
         self._unseen = measured.unseen
         self._model = model

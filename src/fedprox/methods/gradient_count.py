@@ -20,7 +20,6 @@ import numpy as np
 from fedprox.core.errors import ConfigError
 from fedprox.methods.device_view import Mu
 from fedprox.solvers import Solver
-from fedprox.solvers.sgd import Sgd
 
 __all__ = ["check_counts_gradients", "gradient_count"]
 
@@ -35,7 +34,7 @@ def check_counts_gradients(method: str, solver: Solver) -> None:
 
 
 def gradient_count(solver: Solver, steps: int, learning_rate: float, mu: Mu) -> float:
-    """Return a = sum_s a_s after `steps` steps of SGD; one that is not the library's own is taken to be plain.
+    """Return a = sum_s a_s after `steps` steps of SGD, with the `momentum` and `nesterov` that the solver declares.
 
     >>> from fedprox.solvers import sgd
     >>> gradient_count(sgd(), 3, learning_rate=0.1, mu=0.0)
@@ -47,7 +46,7 @@ def gradient_count(solver: Solver, steps: int, learning_rate: float, mu: Mu) -> 
     """
     if isinstance(mu, Mapping):
         raise ConfigError(f"mu must be one number for all parameters where gradients are counted; got {dict(mu)}")
-    momentum, nesterov = (solver.momentum, solver.nesterov) if isinstance(solver, Sgd) else (0.0, False)
+    momentum, nesterov = getattr(solver, "momentum", 0.0), getattr(solver, "nesterov", False)
     # With unit gradients and w^t - w = eta a: v <- m v + (1 - eta mu a), then a <- a + v; Nesterov adds the gradient
     # and m v instead of v.
     gradient = np.array([-learning_rate * mu, 0.0, 1.0])  # as a combination of (a, v, 1)

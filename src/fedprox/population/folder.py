@@ -9,7 +9,8 @@
 Each column is an ordinary `.npy` file whose data begin at a multiple of 64 bytes, so that NumPy maps it and JAX reads
 it in place: memory is used only for the devices that take part. A folder is written in one pass, a block of devices
 at a time, under a temporary name, and renamed when it is whole. Opening checks that every column has the bytes the
-manifest says; `verify` also reads them all and compares their checksums.
+manifest says, and the offsets; samples and labels are checked in parts before a round or a measurement uses them;
+`verify` reads everything and compares its checksums.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.population import Population, Samples
+from fedprox.population.column_parts import ColumnParts
 
 __all__ = ["FORMAT", "VERSION", "open_population", "read_manifest", "verify_population"]
 
 Array = NDArray[Any]
 FORMAT, VERSION = "fedprox-population", 1
 _BLOCK = 64 << 20  # bytes read at once
+_DATA = ("train_x", "train_y", "test_x", "test_y")
 
 
 class _Names(Sequence[str]):
@@ -58,6 +61,9 @@ def open_population(path: str | Path, *, verify: bool = False) -> Population:
     if verify:
         verify_population(folder)
     columns = {name: _mapped(folder, name, schema) for name, schema in manifest["columns"].items()}
+    for name in ("train_offsets", "test_offsets", "name_offsets"):
+        if name in columns:
+            _check_offsets(folder, name, columns[name], manifest["columns"][name])
     try:
         train, test = (
             Samples(columns[f"{part}_x"], columns[f"{part}_y"], columns[f"{part}_offsets"])
@@ -68,7 +74,13 @@ def open_population(path: str | Path, *, verify: bool = False) -> Population:
         raise DataError(f"{folder}/manifest.json must list the column {error}") from None
     extras = {name.removeprefix("extra_"): column for name, column in columns.items() if name.startswith("extra_")}
     try:
-        return Population(train, test, int(manifest["classes"]), names, extras, str(folder.absolute()))
+        classes = int(manifest["classes"])
+        parts = {
+            name: ColumnParts(folder / f"{name}.npy", columns[name], schema, classes if name.endswith("_y") else 0)
+            for name, schema in manifest["columns"].items()
+            if name in _DATA and "parts" in schema
+        }
+        return Population(train, test, classes, names, extras, str(folder.absolute()), parts)
     except DataError as error:
         raise DataError(f"{folder}: {error}") from None
 
@@ -105,6 +117,17 @@ def verify_population(path: str | Path) -> None:
                 f"{folder}/{name}.npy must have the checksum {schema['sha256'][:12]}… of the manifest; "
                 f"got {found.hexdigest()[:12]}…: the file has changed, prepare the data again"
             )
+
+
+def _check_offsets(folder: Path, name: str, offsets: Array, schema: Mapping[str, Any]) -> None:
+    """Check where the devices begin: they are small, and all of them are used at once."""
+    file = folder / f"{name}.npy"
+    if offsets.ndim != 1 or offsets.dtype != np.int64 or not len(offsets):
+        raise DataError(f"{file} must be a list of 64-bit integers; got {offsets.dtype} of shape {offsets.shape}")
+    if "parts" in schema:
+        ColumnParts(file, offsets, schema).check(0, len(offsets))
+    if offsets[0] != 0 or (np.diff(offsets) < 0).any():
+        raise DataError(f"{file} must begin at 0 and never fall; it begins at {offsets[0]}")
 
 
 def _mapped(folder: Path, name: str, schema: Mapping[str, Any]) -> Array:

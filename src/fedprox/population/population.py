@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,13 @@ __all__ = ["Population", "Samples", "checked_rows", "split"]
 Array = NDArray[Any]
 
 _LARGEST = np.iinfo(np.int32).max  # of a label
+
+
+class RowCheck(Protocol):
+    """Checks rows of a stored column."""
+
+    def check(self, begin: int, end: int) -> None:
+        """Raise `DataError` where rows `begin` to `end` are not what was written."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ class Population:
       extras: named arrays that belong to the data as a whole, shared by all devices. A model over word ids finds the
         fixed word vectors (words, dimensions) here as `vectors`.
       folder: where it is on disk, if that is where it was opened.
+      parts: by column, what checks rows of a stored population before they are used.
     """
 
     train: Samples
@@ -78,6 +86,7 @@ class Population:
     names: Sequence[str] | None = None
     extras: Mapping[str, Array] = field(default_factory=dict)
     folder: str = ""
+    parts: Mapping[str, RowCheck] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         sizes = np.diff(self.train.offsets)
@@ -92,6 +101,18 @@ class Population:
     def devices(self) -> int:
         """N, the number of devices."""
         return len(self.train.offsets) - 1
+
+    def check(self, devices: NDArray[np.int64] | None = None, *, test: bool = False) -> None:
+        """Check the stored samples of these devices, or of all, against their digests; each part is read once."""
+        for name, column in self.parts.items():
+            if name.startswith("test") and not test:
+                continue
+            offsets = (self.test if name.startswith("test") else self.train).offsets
+            if devices is None:
+                column.check(0, int(offsets[-1]))
+                continue
+            for device in devices.tolist():
+                column.check(int(offsets[device]), int(offsets[device + 1]))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.population import Population, Samples, checked_rows
+from fedprox.population.column_parts import PartDigests
 from fedprox.population.folder import FORMAT, VERSION
 
 __all__ = ["PopulationWriter", "save_population"]
@@ -205,6 +206,7 @@ class _Column:
         self.dtype, self.shape = dtype, (0, *shape)
         self.last: Any = 0
         self._hash = hashlib.sha256()
+        self._parts = PartDigests()
         self._header = self.file.write(_header(dtype, self.shape))
 
     def write(self, rows: Array) -> None:
@@ -213,6 +215,7 @@ class _Column:
         content = np.ascontiguousarray(rows, self.dtype)
         self.file.write(content.data)
         self._hash.update(content.data)
+        self._parts.add(content.reshape(-1).view(np.uint8).data)
         self.shape = (self.shape[0] + len(rows), *self.shape[1:])
         self.last = content[-1]
 
@@ -226,6 +229,7 @@ class _Column:
             "shape": list(self.shape),
             "begins": self._header,
             "sha256": self._hash.hexdigest(),  # of the data, without the header
+            "parts": self._parts.finish(),  # of each PART bytes of them
         }
 
 

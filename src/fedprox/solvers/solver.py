@@ -108,7 +108,10 @@ class Solver(Protocol):
 
     @property
     def is_sgd(self) -> bool:
-        """Whether w^t - w_k is a fixed combination of mini-batch gradients, as some methods need."""
+        """Whether w^t - w_k is a fixed combination of mini-batch gradients, as some methods need.
+
+        Such a solver may have momentum: it then has attributes `momentum` and `nesterov`, as `Sgd` has them.
+        """
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Return the last iterate and the steps spent."""

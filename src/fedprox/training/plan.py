@@ -103,6 +103,7 @@ def plan_round(
         asked = clock.ask(offsets, now=now, round=round)
         cohort = asked.cohort
         work, timed = clock.work(asked, round)
+    population.check(cohort.devices)
     failed = failures(cohort, share=chosen.failure, **draw)
     kept = method.kept(work) & ~failed & (work.budget > 0)
     second = _second_draw(config, population, cohort.devices[failed], round) if method.second_draw else None
@@ -114,4 +115,5 @@ def plan_round(
 def _second_draw(config: Config, population: Population, failed: NDArray[np.int64], round: int) -> SecondDraw:
     chosen, offsets, purpose = config.devices, population.train.offsets, Purpose.SECOND_DEVICES
     cohort = draw_cohort(chosen.sampling, chosen.per_round, offsets, seed=config.seed, round=round, purpose=purpose)
+    population.check(cohort.devices)
     return SecondDraw(cohort, merge_weights(chosen.sampling, cohort, ~np.isin(cohort.devices, failed)))
