@@ -56,5 +56,21 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
         "closed_form": "fedprox.solvers.closed_form:closed_form",
         "svrg": "fedprox.solvers.svrg:named_svrg",
     },
+    "schedules": {
+        "constant": "fedprox.solvers.schedules:constant",
+        "exponential": "fedprox.solvers.schedules:exponential",
+        "cosine": "fedprox.solvers.schedules:cosine",
+        "step": "fedprox.solvers.schedules:step",
+    },
+    "samplers": {
+        "uniform": "fedprox.participation.sampling:Uniform",
+        "proportional": "fedprox.participation.sampling:Proportional",
+    },
+    "systems": {
+        "stragglers": "fedprox.participation.stragglers:Stragglers",
+        "clock": "fedprox.participation.clock:Clock",
+    },
+    "metrics": {},
+    "stopping": {},
 }
 """Group -> name -> "module:object"."""

@@ -58,6 +58,11 @@ GROUPS: Mapping[str, Group] = {
     "methods": Group(),
     "mu": Group(always=frozenset({"seed", "mu", "learning_rate"}), also="a number >= 0"),
     "solvers": Group(),
+    "schedules": Group(first=("learning_rate", "round", "rounds"), is_function=True),
+    "samplers": Group(first=("view",), is_function=True),
+    "systems": Group(first=("view",), is_function=True),
+    "metrics": Group(first=("labels", "predictions"), is_function=True),
+    "stopping": Group(first=("history",), is_function=True),
 }
 
 

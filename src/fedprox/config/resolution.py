@@ -50,14 +50,21 @@ PLACES = (
     Place("method", "name", "methods"),
     Place("method", "mu", "mu"),
     Place("solver", "name", "solvers"),
+    Place("solver", "schedule", "schedules"),
+    Place("devices", "sampling", "samplers"),
+    Place("systems", "model", "systems"),
+    Place("stop", "rule", "stopping"),
 )
-"""Every key that names a part."""
+"""Every key that names one part; `measure.metrics` names several."""
 
 _SECTIONS: Mapping[str, type[PartSection]] = {
     "data": sections.DataConfig,
     "model": sections.ModelConfig,
     "method": sections.MethodConfig,
     "solver": sections.SolverConfig,
+    "devices": sections.DevicesConfig,
+    "systems": sections.SystemsConfig,
+    "stop": sections.StopConfig,
 }
 _MU_KEYS = tuple(key for key in sections.MethodConfig.model_fields if key.startswith("mu"))
 
@@ -69,6 +76,7 @@ def resolve_parts(settings: Mapping[str, Any]) -> dict[str, Any]:
         section = resolved.get(name, {})
         if isinstance(section, Mapping) and (section or name in settings):
             resolved[name] = _resolved(name, dict(section))
+    _check_metrics(resolved.get("measure"))
     return resolved
 
 
@@ -91,7 +99,7 @@ def names_modules(settings: Mapping[str, Any]) -> bool:
         values = settings.get(section, {})
         if any(not is_builtin(place.group, name) for place, name in _named(section, values)):
             return True
-    return False
+    return bool(settings.get("measure", {}).get("metrics"))
 
 
 def _named(section: str, settings: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
@@ -157,6 +165,14 @@ def _left_out(section: str, key: str, chosen: str, owners: list[str], value: Any
         f"`{section}.{key}` must be left out with {chosen}, which has no such setting "
         f"(it belongs to {', '.join(owners)}); got {value!r}"
     )
+
+
+def _check_metrics(measure: Any) -> None:
+    """Find every metric that is named; whether the list is one is for the section to say."""
+    names = measure.get("metrics", []) if isinstance(measure, Mapping) else []
+    for name in names if isinstance(names, list) else []:
+        if isinstance(name, str):
+            find_part("metrics", name, "measure.metrics")
 
 
 def _is_plain(value: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedprox.config.part_keys import REQUIRED, Key, part_keys
-from fedprox.config.parts import capability, find_part
+from fedprox.config.parts import capability, find_part, is_builtin
 from fedprox.config.privacy import check_privacy
 from fedprox.core.errors import ConfigError
 
@@ -39,6 +39,11 @@ def check_together(config: Config) -> None:
                 f"`solver.{name}` must be left out with solver.name = {config.solver.name!r}, which has no such "
                 f"setting; got {getattr(config.solver, name)!r}"
             )
+    if config.solver.schedule != "constant" and "learning_rate" in _keys("solvers", config.solver.name, "solver.name"):
+        raise ConfigError(
+            f"`solver.schedule` must be 'constant' with solver.name = {config.solver.name!r}, which is given its "
+            f"learning rate once, before the first round; got {config.solver.schedule!r}"
+        )
     _check_finite("solver.options", config.solver.options)
     _check_systems(config)
     path = _keys("data", config.data.name, "data.name").get("path") if not config.data.path else None
@@ -86,6 +91,11 @@ def _check_finite(name: str, value: Any) -> None:
 def _check_systems(config: Config) -> None:
     systems = config.systems
     if systems.model == "clock":
+        if not is_builtin("samplers", config.devices.sampling):
+            raise ConfigError(
+                "`devices.sampling` must be one of uniform, proportional with systems.model = 'clock', which draws "
+                f"among the devices that are available; got {config.devices.sampling!r}"
+            )
         if config.devices.stragglers > 0:
             raise ConfigError(
                 "`devices.stragglers` must be 0 with systems.model = 'clock', which finds out who is late; "

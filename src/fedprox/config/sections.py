@@ -67,7 +67,10 @@ class MethodConfig(PartSection):
 
 
 class SolverConfig(PartSection):
-    """`[solver]`: how a device works on its subproblem. `epochs` is the paper's E."""
+    """`[solver]`: how a device works on its subproblem. `epochs` is the paper's E.
+
+    `schedule` changes the learning rate over the rounds.
+    """
 
     name: Text = "sgd"
     learning_rate: Positive = 0.01
@@ -78,23 +81,22 @@ class SolverConfig(PartSection):
     nesterov: Flag = False
     weight_decay: NotNegative = 0.0
     options: dict[str, Any] = Field(default_factory=dict, description="a table of the solver's own options")
+    schedule: Text = "constant"
 
 
-class DevicesConfig(Section):
+class DevicesConfig(PartSection):
     """`[devices]`: who takes part. `per_round` is the paper's K."""
 
     per_round: Count = 10
-    sampling: Annotated[Literal["uniform", "proportional"], Field(description="one of uniform, proportional")] = (
-        "uniform"
-    )
+    sampling: Text = "uniform"
     stragglers: Share = 0.0
     failure: Share = 0.0
 
 
-class SystemsConfig(Section):
+class SystemsConfig(PartSection):
     """`[systems]`: what decides how much work a device does; all but `model` belongs to the clock."""
 
-    model: Annotated[Literal["stragglers", "clock"], Field(description="one of stragglers, clock")] = "stragglers"
+    model: Text = "stragglers"
     profile: Text = ""  # "phones" where there is no trace either
     trace: Text = ""
     deadline: Annotated[
@@ -111,13 +113,15 @@ class MeasureConfig(Section):
     devices: CountOrZero = 0
     dissimilarity: Flag = True
     gamma: Flag = False
+    metrics: list[str] = Field(default_factory=list, description="a list of names of metrics")
 
 
-class StopConfig(Section):
+class StopConfig(PartSection):
     """`[stop]`: whether to end where the paper calls a run converged or diverged."""
 
     converged: Flag = False
     diverged: Flag = False
+    rule: Text = ""
 
 
 class CheckpointConfig(Section):

@@ -18,6 +18,7 @@ from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.privacy import build_mechanism
 from fedprox.solvers import Solver
+from fedprox.solvers.schedules import build_schedule
 
 __all__ = ["Blueprint", "device_side"]
 
@@ -45,6 +46,7 @@ def device_side(
         gamma=config.solver.gamma,
         ahead=ahead,
         mechanism=build_mechanism(config),
+        schedule=build_schedule(config.solver, config.rounds) if config.solver.schedule != "constant" else None,
     )
 
 

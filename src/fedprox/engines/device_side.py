@@ -77,6 +77,11 @@ class DeviceSide:
     gamma: float = 0.0
     ahead: Callable[[Iterator[Any]], Iterator[Any]] = iter  # may make the next item while one is in use
     mechanism: Mechanism | None = None  # of privacy
+    schedule: Callable[[int], float] | None = None  # the learning rate of each round, where it changes
+
+    def rate(self, round: int) -> float:
+        """Return the learning rate of a round."""
+        return self.learning_rate if self.schedule is None else self.schedule(round)
 
     @quiet
     def solve(self, task: Task, broadcast: Broadcast, shared: Subproblem) -> DeviceReply:
@@ -100,7 +105,7 @@ class DeviceSide:
                 gradient=own,
                 mu=broadcast.mu,
                 budget=task.budget,
-                learning_rate=self.learning_rate,
+                learning_rate=self.rate(broadcast.round),
                 solver=solver,
                 pose=pose,
             )
@@ -140,7 +145,7 @@ class DeviceSide:
             seed=self.seed,
             budget=budget,
             batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
+            learning_rate=self.rate(broadcast.round),
             gamma=self.gamma,
             ahead=self.ahead,
             start_at=start,

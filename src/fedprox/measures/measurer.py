@@ -17,7 +17,8 @@ it is estimated, and variance and B have confidence intervals (`sample_error`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, inner_product, quiet, squared_norm
 from fedprox.measures.data_pass import DataPass, PerDevice, take_passes
 from fedprox.measures.measured_sample import all_devices, draw_measured
+from fedprox.measures.metrics import Metrics
 from fedprox.measures.sample_error import Interval, Totals, interval
 from fedprox.models import Model
 from fedprox.population import Population
@@ -45,6 +47,8 @@ class Measures:
     dissimilarity: float | None = None
     gradient_variance_interval: Interval | None = None  # for all devices, when a sample of them was measured
     dissimilarity_interval: Interval | None = None
+    own: Mapping[str, float | None] = field(default_factory=dict)  # metrics of one's own
+    device_losses: Mapping[int, float] = field(default_factory=dict)  # F_k by device, where asked for
 
 
 class Measurer:
@@ -61,6 +65,8 @@ class Measurer:
         sample: int = 0,
         gradients: bool = True,
         weighted: bool = True,
+        metrics: Metrics | None = None,
+        device_losses: bool = False,
     ) -> None:
         measured = all_devices(population.devices)
         if 0 < sample < population.devices:
@@ -73,6 +79,8 @@ class Measurer:
         self._gradients = gradients
         self._weighted = weighted
         self._workers = workers
+        self._metrics = metrics
+        self._keeps_losses = device_losses
         self._losses = DataPass(population.train, train, measured, model)
         self._train = self._losses
         if gradients:
@@ -104,7 +112,12 @@ class Measurer:
             dissimilarity=b,
             gradient_variance_interval=variance_interval,
             dissimilarity_interval=b_interval,
+            own=self._metrics.measure(params) if self._metrics is not None else {},
+            device_losses=self._device_losses(train) if self._keeps_losses else {},
         )
+
+    def _device_losses(self, train: PerDevice) -> dict[int, float]:
+        return dict(zip(self.devices.tolist(), (train.loss / train.samples).tolist(), strict=True))
 
     def per_device(self, params: Tree) -> list[dict[str, Any]]:
         """Return one record per measured device: samples, loss and accuracy on training and test data."""

@@ -13,18 +13,23 @@ with probability n_k / n is the owner of a uniformly drawn sample, found by bise
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.config.parts import find_part
 from fedprox.core.errors import ConfigError
-from fedprox.core.randomness import Purpose, words
+from fedprox.core.randomness import Purpose, generator, words
+from fedprox.participation.known_devices import KnownDevice
 
 __all__ = [
     "Cohort",
-    "Sampling",
+    "Proportional",
+    "SamplingView",
+    "Uniform",
     "check_sampling",
     "draw_cohort",
     "draw_without_replacement",
@@ -32,8 +37,6 @@ __all__ = [
     "merge_weights",
     "owners",
 ]
-
-Sampling = Literal["uniform", "proportional"]
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,66 @@ class Cohort:
         return len(self.devices)
 
 
-def check_sampling(scheme: Sampling, per_round: int, devices: int) -> None:
+@dataclass(frozen=True)
+class SamplingView:
+    """What a sampler sees.
+
+    Attributes:
+      round: the round that devices are chosen for, from 1 on.
+      per_round: K.
+      offsets: (devices + 1,) device k has the training samples offsets[k] to offsets[k + 1].
+      seed: of the run.
+      known: what the server knows of the devices that were chosen before, by device; kept for samplers of your own.
+      purpose: which draw this is, for `words` and `random`.
+    """
+
+    round: int
+    per_round: int
+    offsets: NDArray[np.int64]
+    seed: int
+    known: Mapping[int, KnownDevice] = field(default_factory=dict)
+    purpose: Purpose = Purpose.DEVICES
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """n_k of all devices."""
+        return np.diff(self.offsets)
+
+    def random(self) -> np.random.Generator:
+        """Return a generator for this round's draws, which depends on seed and round alone."""
+        return generator(self.seed, self.purpose, self.round)
+
+    def words(self) -> NDArray[np.uint64]:
+        """Return K random 64-bit words for this round's draws."""
+        return words(self.per_round, self.seed, self.purpose, self.round)
+
+
+class Uniform:
+    """K devices uniformly without replacement."""
+
+    weighs_draws: ClassVar[bool] = False
+    with_replacement: ClassVar[bool] = False
+
+    def __call__(self, view: SamplingView) -> Cohort:
+        """Draw the devices of a round."""
+        devices = draw_without_replacement(len(view.offsets) - 1, view.words())
+        return Cohort(devices, view.offsets[devices + 1] - view.offsets[devices], np.ones_like(devices))
+
+
+class Proportional:
+    """K independent draws with probability p_k."""
+
+    weighs_draws: ClassVar[bool] = True
+    with_replacement: ClassVar[bool] = True
+
+    def __call__(self, view: SamplingView) -> Cohort:
+        """Draw the devices of a round."""
+        return listed(owners(view.words(), view.offsets), view.offsets)
+
+
+def check_sampling(scheme: str, per_round: int, devices: int) -> None:
     """Refuse a K that the population cannot serve."""
-    if scheme == "uniform" and not 1 <= per_round <= devices:
+    if not _declared(scheme, "with_replacement", True) and not 1 <= per_round <= devices:
         raise ConfigError(
             f"`devices.per_round` must be a whole number from 1 to {devices}, the number of devices, "
             f"with uniform sampling; got {per_round}"
@@ -58,7 +118,7 @@ def check_sampling(scheme: Sampling, per_round: int, devices: int) -> None:
 
 
 def draw_cohort(
-    scheme: Sampling,
+    scheme: str,
     per_round: int,
     offsets: NDArray[np.int64],
     *,
@@ -66,12 +126,12 @@ def draw_cohort(
     round: int,
     purpose: Purpose = Purpose.DEVICES,
 ) -> Cohort:
-    """Draw the devices of a round from a population with these offsets of its training samples."""
-    random = words(per_round, seed, purpose, round)
-    if scheme == "uniform":
-        devices = draw_without_replacement(len(offsets) - 1, random)
-        return Cohort(devices, offsets[devices + 1] - offsets[devices], np.ones_like(devices))
-    return listed(owners(random, offsets), offsets)
+    """Draw the devices of a round from a population with these offsets of its training samples.
+
+    `scheme` is one of the paper's; `choose_cohort` also knows samplers of your own.
+    """
+    sampler: Uniform | Proportional = find_part("samplers", scheme, "devices.sampling")()
+    return sampler(SamplingView(round, per_round, offsets, seed, purpose=purpose))
 
 
 def owners(random: NDArray[np.uint64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -97,10 +157,16 @@ def draw_without_replacement(total: int, random: NDArray[np.uint64]) -> NDArray[
     return np.fromiter(chosen, np.int64, count)
 
 
-def merge_weights(scheme: Sampling, cohort: Cohort, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+def merge_weights(scheme: str, cohort: Cohort, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return each listed device's weight in the average over those kept: sums to 1, or all zero if none is kept.
 
     Uniform: n_k / sum n over the kept. Proportional: draws / (number of draws kept), which is m/K when all are kept.
     """
-    share = np.where(kept, cohort.samples if scheme == "uniform" else cohort.draws, 0).astype(np.float64)
+    by_draws = _declared(scheme, "weighs_draws", False)
+    share = np.where(kept, cohort.draws if by_draws else cohort.samples, 0).astype(np.float64)
     return share / max(share.sum(), 1.0)
+
+
+def _declared(scheme: str, name: str, default: bool) -> bool:
+    """Return what a sampler, a class or a function, declares."""
+    return bool(getattr(find_part("samplers", scheme, "devices.sampling"), name, default))

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.randomness import Purpose, words
+from fedprox.core.randomness import Purpose, generator, words
 from fedprox.participation.budget import steps_per_epoch
 from fedprox.participation.sampling import Cohort, draw_without_replacement
 
-__all__ = ["Workload", "failures", "straggler_work"]
+__all__ = ["Stragglers", "WorkView", "Workload", "failures", "straggler_work"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,54 @@ class Workload:
     straggler: NDArray[np.bool_]  # (listed,)
     epochs: NDArray[np.float64]  # (listed,) given, fractional where the budget is
     budget: NDArray[np.int64]  # (listed,) the same in mini-batch steps
+
+
+@dataclass(frozen=True)
+class WorkView:
+    """What a systems model sees of a round.
+
+    Attributes:
+      round: from 1 on.
+      cohort: the listed devices, with their samples.
+      epochs: E.
+      batch_size: b (0: the whole local data set).
+      stragglers: `devices.stragglers`, a share of the listed devices.
+      most_epochs: the most that a straggler of the paper can draw.
+      seed: of the run.
+    """
+
+    round: int
+    cohort: Cohort
+    epochs: int
+    batch_size: int
+    stragglers: float
+    most_epochs: int
+    seed: int
+
+    @property
+    def full_budget(self) -> NDArray[np.int64]:
+        """E epochs in mini-batch steps, for each listed device."""
+        return np.asarray(steps_per_epoch(self.cohort.samples, self.batch_size)) * self.epochs
+
+    def random(self) -> np.random.Generator:
+        """Return a generator for this round's draws, which depends on seed and round alone."""
+        return generator(self.seed, Purpose.STRAGGLERS, self.round)
+
+
+class Stragglers:
+    """The paper's model: some devices are marked, and do fewer epochs."""
+
+    def __call__(self, view: WorkView) -> Workload:
+        """Return the work of a round."""
+        return straggler_work(
+            view.cohort,
+            share=view.stragglers,
+            epochs=view.epochs,
+            most=view.most_epochs,
+            batch_size=view.batch_size,
+            seed=view.seed,
+            round=view.round,
+        )
 
 
 def straggler_work(

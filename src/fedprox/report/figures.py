@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedprox.core.metric_columns import own_columns
 from fedprox.runs.curve_axis import BYTES, SECONDS, on_axis
 from fedprox.runs.seed_groups import Group
 
@@ -40,13 +41,15 @@ _CURVES = (
     ("gamma_max", "Inexactness gamma, largest", "gamma"),
     ("epsilon", "Privacy loss epsilon", "epsilon"),
     ("mu", "Proximal coefficient mu", "mu"),
+    ("learning_rate", "Learning rate", "learning rate"),
 )
 
 
 def curve_figures(groups: Sequence[Group]) -> list[Figure]:
     """Return one figure for each quantity that any run has measured over the rounds."""
     figures = []
-    for name, title, unit in _CURVES:
+    own = own_columns(row for group in groups for run in group.runs for row in run.history)
+    for name, title, unit in (*_CURVES, *((name, name, name) for name in own)):
         bands = [(index, group.band(name)) for index, group in enumerate(groups)]
         traces = [
             trace

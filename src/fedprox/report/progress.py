@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from fedprox.core.metric_columns import own_text
 from fedprox.runs.summary_text import number, percent
 
 __all__ = ["Bars", "NotebookBars", "bar_html", "in_notebook", "open_bars"]
@@ -79,5 +80,6 @@ def bar_html(name: str, round: int, rounds: int, metrics: Mapping[str, Any] | No
     values = ""
     if metrics is not None:
         values = f", loss {number(metrics['train_loss'], '.4f')}, accuracy {percent(metrics['test_accuracy'])}"
+        values += html.escape(own_text(metrics, ", "))
     bar = f'<progress value="{round}" max="{rounds}"></progress>'
     return f"<div>{html.escape(name)} {bar} round {round} of {rounds}{values}</div>"

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedprox.core.metric_columns import own_text
 from fedprox.runs.summary_text import number, percent
 
 __all__ = ["RunBars", "along_table", "comparison_table"]
@@ -50,6 +51,7 @@ class RunBars:
         update: dict[str, Any] = {"completed": round, "visible": self._keep or round < rounds}
         if metrics is not None:
             update["values"] = f"loss {number(metrics['train_loss'], '.4f')}  acc {percent(metrics['test_accuracy'])}"
+            update["values"] += own_text(metrics)
         self._progress.update(self._tasks[name], **update)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedprox.config import Config
+from fedprox.config.parts import build_part
 from fedprox.core.errors import RunFolderError
 from fedprox.core.machine import peak_memory
 from fedprox.core.trees import Tree
@@ -35,6 +36,7 @@ class Journal:
         self.history, self.devices = History(), History()
         self._outcome = Outcome()
         self._config = config
+        self._rule = build_part("stopping", "stop.rule", config.stop) if config.stop.rule else None
         self._started = started
 
     @property
@@ -61,6 +63,8 @@ class Journal:
             return "diverged"
         if self._config.stop.converged and self._outcome.converged_round is not None:
             return "converged"
+        if self._rule is not None and self._rule(self.history):
+            return "stopped"
         return None
 
     def save(self, state: State, remembered: Mapping[int, Tree], more: Mapping[str, Any]) -> None:

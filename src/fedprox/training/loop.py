@@ -20,6 +20,7 @@ import numpy as np
 from fedprox import __version__, data, methods
 from fedprox.config import Config
 from fedprox.config.part_search import folders
+from fedprox.config.parts import is_builtin
 from fedprox.config.resolution import names_modules
 from fedprox.core.compilation import prepare
 from fedprox.core.randomness import Purpose
@@ -28,6 +29,7 @@ from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_distance
 from fedprox.engines import Blueprint, Broadcast, Engine, LocalEngine, RoundOutcome, Task, device_side
 from fedprox.measures import Measurer
+from fedprox.measures.metrics import Metric, Metrics, build_metrics
 from fedprox.methods import Method, mu
 from fedprox.methods.mu.auto import warn_of_full_participation
 from fedprox.methods.solver_choice import SolverChoice, choose_solver
@@ -36,6 +38,7 @@ from fedprox.models import Model
 from fedprox.models.initial_model import initial_params
 from fedprox.models.loss_shape import check_losses
 from fedprox.participation.clock import Clock, build_clock
+from fedprox.participation.known_devices import update_known
 from fedprox.participation.sampling import check_sampling
 from fedprox.participation.traffic import Traffic
 from fedprox.population import Population
@@ -49,7 +52,7 @@ from fedprox.training.followers import Followers
 from fedprox.training.journal import Journal
 from fedprox.training.plan import RoundPlan, check_plan, plan_round
 from fedprox.training.result import Callback, Progress, Result
-from fedprox.training.round_records import bytes_sent, clipped, finite, gamma_summary, stopped_by
+from fedprox.training.round_records import bytes_sent, clipped, finite, gamma_summary, learning_rate, stopped_by
 from fedprox.training.state import State
 
 __all__ = ["train"]
@@ -63,6 +66,7 @@ def train(
     method: Method | None = None,
     solver: SolverChoice | None = None,
     mu_controller: mu.MuController | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -74,6 +78,7 @@ def train(
     Args:
       config: a `Config`, a dict of settings, the path of a TOML file or the name of a recipe.
       population, model, method, solver, mu_controller: objects that replace what the config names.
+      metrics: functions of labels and predictions by name, beside those of `measure.metrics`.
       callbacks: called after every round with a `Progress`; one that returns True ends the run.
       out: the run folder to write; nothing is written without it.
       resume: continue the run that is in `out`.
@@ -104,6 +109,7 @@ def train(
     params = initial_params(config, model)
     check_losses(model, params, population.train.x, population.train.y)
     replaced = describe_parts(objects, params, fingerprint=out is not None, recorded=recorded)
+    own_metrics = Metrics(build_metrics(config.measure, metrics), model, population)
     controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
     state = State(params, method.start(params), controller)
     check_private(config.privacy, method, state.controller, population.devices)
@@ -137,6 +143,8 @@ def train(
             sample=config.measure.devices,
             gradients=config.measure.dissimilarity,
             weighted=config.compat.weighted,
+            metrics=own_metrics,
+            device_losses=not is_builtin("samplers", config.devices.sampling),
         )
         folder = None
         if out is not None:
@@ -209,7 +217,9 @@ class _Run:
         clock = time.perf_counter()
         state = self.state
         now = state.simulated_seconds
-        plan = plan_round(self.config, self.population, self.method, state.round + 1, clock=self.clock, now=now)
+        plan = plan_round(
+            self.config, self.population, self.method, state.round + 1, clock=self.clock, now=now, known=state.known
+        )
         tasks = self._tasks(plan)
         mean_gradient = None
         if self.method.needs_gradients:
@@ -288,6 +298,10 @@ class _Run:
         used_mu = round_record.get("mu", self.method.subproblem_mu(state.controller.mu))
         measures = self.measurer.measure(state.params) if is_measured(state.round, self.config) else None
         state.controller = state.controller.after(replace(signals, loss=measures.train_loss if measures else None))
+        if not is_builtin("samplers", self.config.devices.sampling) and state.round:
+            losses = measures.device_losses if measures else {}
+            listed, seconds = round_record["device"], round_record.get("seconds")
+            state.known = update_known(state.known, state.round, listed, losses, seconds)
         if measures is None:
             return None
         record = {
@@ -296,6 +310,7 @@ class _Run:
             **gamma_summary(round_record.get("gamma")),
             **(self.accountant.record(state.round) if self.accountant else {}),
             "mu": used_mu,
+            **learning_rate(self.config, state.round),
             **self._sent_so_far(),
             "seconds": self.journal.seconds,
             "solve_seconds": round_record["solve_seconds"],

@@ -7,6 +7,7 @@ without running it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,11 @@ from fedprox.core.errors import ConfigError
 from fedprox.core.randomness import Purpose
 from fedprox.methods import Method
 from fedprox.participation.clock import Clock, Timed
-from fedprox.participation.sampling import Cohort, draw_cohort, merge_weights
-from fedprox.participation.stragglers import Workload, failures, straggler_work
+from fedprox.participation.cohort_choice import choose_cohort
+from fedprox.participation.known_devices import KnownDevice
+from fedprox.participation.sampling import Cohort, merge_weights
+from fedprox.participation.stragglers import Workload, failures
+from fedprox.participation.work_choice import give_work
 from fedprox.population import Population
 from fedprox.privacy import equal_weights
 
@@ -84,21 +88,18 @@ def plan_round(
     *,
     clock: Clock | None = None,
     now: float = 0.0,
+    known: Mapping[int, KnownDevice] | None = None,
 ) -> RoundPlan:
-    """Return the plan of a round; with systems.model = "clock" it needs the clock and the simulated time."""
+    """Return the plan of a round.
+
+    With systems.model = "clock" it needs the clock and the simulated time, with a sampler of one's own what is `known`.
+    """
     chosen, offsets = config.devices, population.train.offsets
     draw = {"seed": config.seed, "round": round}
     timed = None
     if clock is None:
-        cohort = draw_cohort(chosen.sampling, chosen.per_round, offsets, seed=config.seed, round=round)
-        work = straggler_work(
-            cohort,
-            share=chosen.stragglers,
-            epochs=config.solver.epochs,
-            most=config.compat.most_epochs(config.solver.epochs),
-            batch_size=config.solver.batch_size,
-            **draw,
-        )
+        cohort = choose_cohort(chosen, offsets, seed=config.seed, round=round, known=known)
+        work = give_work(config, cohort, round=round)
     else:
         asked = clock.ask(offsets, now=now, round=round)
         cohort = asked.cohort
@@ -114,6 +115,6 @@ def plan_round(
 
 def _second_draw(config: Config, population: Population, failed: NDArray[np.int64], round: int) -> SecondDraw:
     chosen, offsets, purpose = config.devices, population.train.offsets, Purpose.SECOND_DEVICES
-    cohort = draw_cohort(chosen.sampling, chosen.per_round, offsets, seed=config.seed, round=round, purpose=purpose)
+    cohort = choose_cohort(chosen, offsets, seed=config.seed, round=round, purpose=purpose)
     population.check(cohort.devices)
     return SecondDraw(cohort, merge_weights(chosen.sampling, cohort, ~np.isin(cohort.devices, failed)))

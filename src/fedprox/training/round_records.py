@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fedprox.config import Config
 from fedprox.engines import RoundOutcome
 from fedprox.measures import Measures
 from fedprox.participation.traffic import Traffic
 from fedprox.solvers import Solver
+from fedprox.solvers.schedules import build_schedule
 from fedprox.training.plan import RoundPlan
 
-__all__ = ["bytes_sent", "clipped", "finite", "gamma_summary", "stopped_by"]
+__all__ = ["bytes_sent", "clipped", "finite", "gamma_summary", "learning_rate", "stopped_by"]
 
 
 def bytes_sent(plan: RoundPlan, traffic: Traffic) -> list[int]:
@@ -73,4 +75,12 @@ def finite(measures: Measures, dissimilarity: bool) -> dict[str, float | None]:
     for name in ("gradient_variance", "dissimilarity"):
         if (interval := getattr(measures, f"{name}_interval")) is not None:
             values |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
-    return {name: value if value is None or np.isfinite(value) else None for name, value in values.items()}
+    kept = {name: value if value is None or np.isfinite(value) else None for name, value in values.items()}
+    return {**kept, **measures.own}
+
+
+def learning_rate(config: Config, round: int) -> dict[str, float]:
+    """Return the learning rate of a round, where it changes over the rounds; round 0 has that of the first."""
+    if config.solver.schedule == "constant":
+        return {}
+    return {"learning_rate": build_schedule(config.solver, config.rounds)(max(round, 1))}

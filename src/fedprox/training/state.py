@@ -11,6 +11,7 @@ import numpy as np
 from fedprox.core.trees import Tree, flatten_names, unflatten_names
 from fedprox.methods import Method
 from fedprox.methods.mu import MuController, restore
+from fedprox.participation.known_devices import KnownDevice, read_known, write_known
 
 __all__ = ["State"]
 
@@ -32,6 +33,7 @@ class State:
     round: int = 0
     bytes: int = 0  # sent so far, down and up
     simulated_seconds: float = 0.0  # what the clock shows, where there is one
+    known: dict[int, KnownDevice] = field(default_factory=dict)  # of the devices, for a sampler of one's own
 
     def tensors(self, devices: Mapping[int, Tree]) -> Tensors:
         """Return all arrays by name; `devices` is what devices remember, as trees."""
@@ -42,7 +44,8 @@ class State:
 
     def values(self) -> dict[str, Any]:
         """Return the rest: plain values."""
-        return {"mu": self.controller.state(), "bytes": self.bytes, "simulated_seconds": self.simulated_seconds}
+        values = {"mu": self.controller.state(), "bytes": self.bytes, "simulated_seconds": self.simulated_seconds}
+        return {**values, "known": write_known(self.known)} if self.known else values
 
     def go_back(self, round: int, tensors: Mapping[str, Any], values: Mapping[str, Any], method: Method) -> None:
         """Become the state that `tensors` and `values` were taken of."""
@@ -62,6 +65,7 @@ class State:
         }
         self.controller = restore(self.controller, dict(values["mu"]))
         self.bytes, self.simulated_seconds = values["bytes"], values["simulated_seconds"]
+        self.known = read_known(values.get("known", {}))
 
 
 def _prefixed(prefix: str, tree: Tree) -> Tensors:

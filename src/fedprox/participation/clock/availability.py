@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import RunError
 from fedprox.core.randomness import Purpose, stream, words
-from fedprox.participation.sampling import Cohort, Sampling, draw_without_replacement, listed, owners
+from fedprox.participation.sampling import Cohort, draw_without_replacement, listed, owners
 
 __all__ = ["Asked", "ask", "most_candidates"]
 
@@ -48,7 +48,7 @@ def most_candidates(per_round: int) -> int:
 
 
 def ask(
-    scheme: Sampling,
+    scheme: str,
     per_round: int,
     offsets: Indices,
     seconds_left: Callable[[Indices, float], NDArray[np.float64]],
@@ -79,7 +79,7 @@ def ask(
     )
 
 
-def _blocks(scheme: Sampling, per_round: int, offsets: Indices, seed: int, round: int) -> Iterator[Indices]:
+def _blocks(scheme: str, per_round: int, offsets: Indices, seed: int, round: int) -> Iterator[Indices]:
     """Yield candidates, first those that the scheme draws without a clock."""
     random = words(per_round, seed, Purpose.DEVICES, round)
     more = most_candidates(per_round) - per_round

@@ -1,0 +1,40 @@
+"""The columns of `metrics.jsonl`: the library's own, and all others, which are metrics of a user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["KNOWN_COLUMNS", "own_columns", "own_text"]
+
+KNOWN_COLUMNS = frozenset(
+    {
+        *("round", "train_loss", "train_accuracy", "test_accuracy", "gradient_variance", "dissimilarity"),
+        *("gradient_variance_low", "gradient_variance_high", "dissimilarity_low", "dissimilarity_high"),
+        *("gamma_mean", "gamma_max", "epsilon", "mu", "learning_rate", "bytes", "simulated_seconds"),
+        *("seconds", "solve_seconds", "measure_seconds"),
+    }
+)
+"""The columns that are the library's own."""
+
+
+def own_columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names of a user's metrics in rows of `metrics.jsonl`, in the order in which they first appear.
+
+    >>> own_columns([{"round": 0, "f1": 0.5}, {"round": 1, "f1": None}])
+    ['f1']
+    """
+    named = {name: isinstance(value, (int, float, type(None))) for row in rows for name, value in row.items()}
+    return [name for name, is_number in named.items() if is_number and name not in KNOWN_COLUMNS]
+
+
+def own_text(row: Mapping[str, Any], separator: str = "  ") -> str:
+    """Return a user's metrics in a row as text that follows other values; empty where there are none.
+
+    >>> own_text({"round": 0, "f1": 0.5})
+    '  f1 0.5'
+    """
+    known = {name: row[name] for name in own_columns([row])}
+    return "".join(
+        f"{separator}{name} {'–' if value is None else format(value, '.4g')}" for name, value in known.items()
+    )

@@ -1,0 +1,90 @@
+"""Metrics of your own: any function of labels and predictions, measured whenever the loss is.
+
+    def f1(labels, predictions): ...        # two arrays, one entry per example -> a number, or a dict of numbers
+
+Labels and predictions are those of all test examples, pooled over the devices (of the training examples where there is
+no test data). From a config, `measure.metrics = ["mine:f1"]`; from Python, `train(…, metrics={"f1": f1})`. The number
+stands in `metrics.jsonl` as `f1`; of a dict, the entry `macro` stands there as `f1_macro`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.config import MeasureConfig
+from fedprox.config.parts import find_part
+from fedprox.core.compilation import compiled
+from fedprox.core.errors import ConfigError, RunError
+from fedprox.core.metric_columns import KNOWN_COLUMNS
+from fedprox.core.trees import Tree
+from fedprox.models import Model
+from fedprox.population import Population
+
+__all__ = ["Metric", "Metrics", "build_metrics"]
+
+Metric = Callable[[NDArray[Any], NDArray[Any]], Any]
+"""A function of labels and predictions that returns a number, or a dict of numbers."""
+
+_ROWS = 4096  # predicted at a time
+
+
+class Metrics:
+    """Metrics by name, on the test examples of a population."""
+
+    def __init__(self, metrics: Mapping[str, Metric], model: Model, population: Population) -> None:
+        if metrics and model.predict is None:
+            raise ConfigError(f"`measure.metrics` must be used with a model that predicts; {model.name!r} does not")
+        self._metrics = metrics
+        self._samples = population.test if len(population.test) else population.train
+        self._predict = compiled(model.predict) if metrics and model.predict is not None else None
+
+    def measure(self, params: Tree) -> dict[str, float | None]:
+        """Return every metric of a model, None where it is not finite."""
+        if self._predict is None:
+            return {}
+        x, y = self._samples.x, np.asarray(self._samples.y)
+        predicted = [np.asarray(self._predict(params, x[i : i + _ROWS])) for i in range(0, len(y), _ROWS)]
+        predictions = np.concatenate(predicted)
+        found: dict[str, float | None] = {}
+        for name, metric in self._metrics.items():
+            value = metric(y, predictions)
+            named = (
+                {f"{name}_{key}": each for key, each in value.items()} if isinstance(value, Mapping) else {name: value}
+            )
+            found |= {key: _number(key, each) for key, each in named.items()}
+        return found
+
+
+def build_metrics(config: MeasureConfig, given: Mapping[str, Metric] | None = None) -> dict[str, Metric]:
+    """Return the metrics that the config names, by the name of their function, and those `given` from Python."""
+    metrics: dict[str, Metric] = {}
+    for name in config.metrics:
+        value = find_part("metrics", name, "measure.metrics")
+        metric = value() if isinstance(value, type) else value
+        if not callable(metric):
+            raise ConfigError(f"`measure.metrics` must name functions of labels and predictions; got {name!r}")
+        _add(metrics, name.rpartition(":")[2].rpartition(".")[2], metric)
+    for name, metric in (given or {}).items():
+        if not callable(metric):
+            raise ConfigError(f"`metrics` must hold functions of labels and predictions; got {metric!r} for {name!r}")
+        _add(metrics, name, metric)
+    return metrics
+
+
+def _add(metrics: dict[str, Metric], name: str, metric: Metric) -> None:
+    if name in metrics or name in KNOWN_COLUMNS:
+        raise ConfigError(f"`measure.metrics` must have names of their own; got a second {name!r}")
+    metrics[name] = metric
+
+
+def _number(name: str, value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise RunError(f"the metric {name!r} must return a number, or a dict of numbers; got {value!r}") from None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,48 @@
+"""How much work the chosen devices of a round do, decided by the systems model that the config names.
+
+A systems model is a function of a `WorkView` that returns a budget for each listed device, in mini-batch steps: all of
+E epochs, less for a straggler, 0 for one that does not answer. (The clock, which also decides who is available and what
+time it is, is no such function.) It is built anew for every round and sees all that it needs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.config import Config
+from fedprox.config.parts import build_part
+from fedprox.core.errors import RunError
+from fedprox.participation.budget import steps_per_epoch
+from fedprox.participation.sampling import Cohort
+from fedprox.participation.stragglers import Workload, WorkView
+
+__all__ = ["give_work"]
+
+
+def give_work(config: Config, cohort: Cohort, *, round: int) -> Workload:
+    """Return the work of the listed devices of a round."""
+    epochs = config.solver.epochs
+    view = WorkView(
+        round=round,
+        cohort=cohort,
+        epochs=epochs,
+        batch_size=config.solver.batch_size,
+        stragglers=config.devices.stragglers,
+        most_epochs=config.compat.most_epochs(epochs),
+        seed=config.seed,
+    )
+    given = build_part("systems", "systems.model", config.systems, {"seed": config.seed})(view)
+    return given if isinstance(given, Workload) else _checked(given, config.systems.model, view)
+
+
+def _checked(given: object, name: str, view: WorkView) -> Workload:
+    budget = np.asarray(given)
+    if budget.shape != (len(view.cohort),) or budget.dtype.kind not in "iu" or budget.min(initial=0) < 0:
+        raise RunError(
+            f"the systems model {name!r} must return a whole number of steps >= 0 for each of {len(view.cohort)} "
+            f"devices; got {given!r}"
+        )
+    per_epoch: NDArray[np.int64] = np.asarray(steps_per_epoch(view.cohort.samples, view.batch_size))
+    work = budget.astype(np.int64)
+    return Workload(work < view.full_budget, work / per_epoch, work)
