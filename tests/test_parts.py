@@ -332,3 +332,146 @@ def test_compare_and_sweep_take_objects(tmp_path, small_population):
     assert again.skipped == 2
     assert isinstance(small_population, Population)
     assert np.isfinite(comparison.table()[0]["train_loss"])
+
+
+SHORT = {"rounds": 3, "devices": {"per_round": 2}, "solver": {"epochs": 1}}
+
+
+def test_schedules_of_ones_own_and_built_in(module, small_population, tmp_path):
+    name = module("""
+        def warm(learning_rate, round, rounds, over: int = 2):
+            return learning_rate * min(1.0, round / over)
+
+        def zero(learning_rate, round, rounds):
+            return 0.0
+    """)
+
+    def rates(**solver):
+        config = {**SHORT, "solver": {**SHORT["solver"], "learning_rate": 0.1, **solver}}
+        return fedprox.train(config, population=small_population).history.column("learning_rate")
+
+    assert rates(schedule=f"{name}:warm", over=4) == pytest.approx([0.025, 0.025, 0.05, 0.075])
+    assert rates(schedule="exponential", decay=0.5) == pytest.approx([0.1, 0.1, 0.05, 0.025])
+    assert rates(schedule="step", step_rounds=2, step_factor=0.1) == pytest.approx([0.1, 0.1, 0.1, 0.01])
+    assert rates(schedule="cosine", final_share=0.0) == pytest.approx([0.1, 0.1, 0.075, 0.025])
+    with pytest.raises(fedprox.FedProxError, match=r"`solver.schedule` must give a number > 0 .* gives 0.0 in round 1"):
+        rates(schedule=f"{name}:zero")
+    with pytest.raises(ConfigError, match=r"`solver.schedule` must be 'constant' with solver.name = 'optax'"):
+        rates(name="optax", options={"name": "sgd"}, schedule="cosine")
+    with pytest.raises(ConfigError, match=r"`solver.decay` must be left out with solver.schedule = 'step'"):
+        rates(schedule="step", decay=0.5)
+
+
+def test_a_schedule_acts_as_the_same_rate_by_hand(small_population):
+    one = {"rounds": 1, "devices": {"per_round": 2}}
+    half = fedprox.train({**one, "solver": {"epochs": 1, "learning_rate": 0.05}}, population=small_population)
+    first = {"epochs": 1, "learning_rate": 0.1, "schedule": "exponential"}
+    scheduled = fedprox.train({**one, "solver": first}, population=small_population)
+    assert scheduled.history[-1]["train_loss"] != half.history[-1]["train_loss"]
+    plain = fedprox.train({**one, "solver": {"epochs": 1, "learning_rate": 0.1}}, population=small_population)
+    assert scheduled.history[-1]["train_loss"] == plain.history[-1]["train_loss"]  # the first round has the full rate
+
+
+def test_metrics_of_ones_own(module, small_population, tmp_path):
+    name = module("""
+        def wrong_share(labels, predictions):
+            return (labels != predictions).mean()
+
+        constant = 3
+    """)
+    config = {**SHORT, "measure": {"metrics": [f"{name}:wrong_share"]}}
+    counted = {"hits": lambda labels, predictions: {"all": (labels == predictions).sum(), "nan": np.nan}}
+    result = fedprox.train(config, population=small_population, metrics=counted, out=tmp_path / "run")
+    for row in result.history:
+        assert row["wrong_share"] == pytest.approx(1 - row["test_accuracy"])
+        assert row["hits_all"] == round(row["test_accuracy"] * len(small_population.test))
+        assert row["hits_nan"] is None
+    written = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert written[-1]["wrong_share"] == result.history[-1]["wrong_share"]
+    page = fedprox.report.write_report([tmp_path / "run"], tmp_path / "report.html", "")
+    assert "wrong_share" in page.read_text()
+    for measure, sentence in [
+        ({"metrics": [f"{name}:constant"]}, r"`measure.metrics` must name functions"),
+        ({"metrics": ["f1"]}, r"`measure.metrics` must be module:object; got 'f1'"),
+        ({"metrics": "f1"}, r"`measure.metrics` must be a list of names of metrics; got 'f1'"),
+        ({"metrics": [f"{name}:wrong_share", f"{name}:wrong_share"]}, r"must have names of their own"),
+    ]:
+        with pytest.raises(ConfigError, match=sentence):
+            fedprox.train({**SHORT, "measure": measure}, population=small_population)
+    with pytest.raises(ConfigError, match=r"names of their own; got a second 'train_loss'"):
+        fedprox.train(SHORT, population=small_population, metrics={"train_loss": max})
+
+
+def test_a_stopping_rule_of_ones_own(module, small_population):
+    name = module("""
+        def after(history, round: int = 2):
+            return history[-1]["round"] >= round
+    """)
+    config = {**SHORT, "stop": {"rule": f"{name}:after", "round": 1}}
+    result = fedprox.train(config, population=small_population)
+    assert (result.summary["ended"], result.summary["rounds"]) == ("stopped", 1)
+
+
+def test_a_sampler_of_ones_own_sees_what_the_server_knows(module, small_population, tmp_path):
+    name = module("""
+        import numpy as np
+
+        seen = []
+
+        def worst(view, explore: int = 1):
+            seen.append((view.round, dict(view.known), len(view.sizes)))
+            unseen = [k for k in range(len(view.sizes)) if k not in view.known]
+            fresh = view.random().permutation(unseen)[: explore if view.known else view.per_round].tolist()
+            known = sorted(view.known, key=lambda k: -view.known[k].loss)
+            return np.array([*fresh, *known[: view.per_round - len(fresh)]], int)
+
+        def twice(view):
+            return [0, 0, 1]
+
+        twice.weighs_draws = True
+
+        def wrong(view):
+            return [99]
+    """)
+    config = {**SHORT, "devices": {"per_round": 2, "sampling": f"{name}:worst"}}
+    result = fedprox.train(config, population=small_population, out=tmp_path / "all")
+    seen = sys.modules[name].seen
+    first = result.devices[0]["device"]
+    assert [round for round, _, _ in seen] == [1, 2, 3]
+    assert seen[0][1] == {}
+    assert set(seen[1][1]) == set(first)
+    assert all(each.last_round == 1 and each.loss > 0 and each.seconds is None for each in seen[1][1].values())
+    worst = max(seen[1][1], key=lambda device: seen[1][1][device].loss)
+    assert worst in result.devices[1]["device"]
+    part = {**config, "rounds": 2, "checkpoint": {"every": 1}}
+    fedprox.train(part, population=small_population, out=tmp_path / "part")
+    again = fedprox.train({**part, "rounds": 3}, population=small_population, out=tmp_path / "part", resume=True)
+    assert again.devices.column("device") == result.devices.column("device")
+    drawn = {**SHORT, "devices": {"per_round": 3, "sampling": f"{name}:twice"}}
+    row = fedprox.train(drawn, population=small_population).devices[0]
+    assert (row["device"], row["draws"], row["weight"]) == ([0, 1], [2, 1], pytest.approx([2 / 3, 1 / 3]))
+    with pytest.raises(fedprox.FedProxError, match=r"the sampler '.*:wrong' must return devices from 0 to .*; got 99"):
+        fedprox.train({**SHORT, "devices": {"sampling": f"{name}:wrong"}}, population=small_population)
+
+
+def test_a_systems_model_of_ones_own(module, small_population):
+    name = module("""
+        import numpy as np
+
+        def halves(view, share: float = 0.5):
+            budget = np.maximum(1, (share * view.full_budget).astype(int))
+            budget[0] = 0
+            return budget
+
+        def wrong(view):
+            return [1]
+    """)
+    systems = {"model": f"{name}:halves", "share": 0.25}
+    config = {"rounds": 1, "solver": {"epochs": 4}, "devices": {"per_round": 3}, "systems": systems}
+    row = fedprox.train(config, population=small_population).devices[0]
+    assert row["kept"] == [False, True, True]
+    assert row["straggler"] == [True, True, True]
+    assert row["budget"][0] == 0
+    assert row["weight"][0] == 0.0
+    with pytest.raises(fedprox.FedProxError, match=r"the systems model '.*:wrong' must return a whole number of steps"):
+        fedprox.train({**config, "systems": {"model": f"{name}:wrong"}}, population=small_population)

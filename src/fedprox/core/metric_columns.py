@@ -36,5 +36,5 @@ def own_text(row: Mapping[str, Any], separator: str = "  ") -> str:
     """
     known = {name: row[name] for name in own_columns([row])}
     return "".join(
-        f"{separator}{name} {'–' if value is None else format(value, '.4g')}" for name, value in known.items()
+        f"{separator}{name} {'none' if value is None else format(value, '.4g')}" for name, value in known.items()
     )
