@@ -475,3 +475,31 @@ def test_a_systems_model_of_ones_own(module, small_population):
     assert row["weight"][0] == 0.0
     with pytest.raises(fedprox.FedProxError, match=r"the systems model '.*:wrong' must return a whole number of steps"):
         fedprox.train({**config, "systems": {"model": f"{name}:wrong"}}, population=small_population)
+
+
+def test_an_engine_of_ones_own(module, small_population):
+    name = module("""
+        from fedprox.engines.by_name import local_engine
+
+        class Counting:
+            rounds = 0
+
+            def __init__(self, run, limit: int = 10):
+                self.inner, self.limit = local_engine(run), limit
+
+            def __getattr__(self, name):
+                return getattr(self.inner, name)
+
+            def solve(self, *arguments, **more):
+                Counting.rounds += 1
+                return self.inner.solve(*arguments, **more)
+
+        def wrong(run):
+            return 3
+    """)
+    own = fedprox.train({**SHORT, "engine": {"name": f"{name}:Counting", "limit": 3}}, population=small_population)
+    assert sys.modules[name].Counting.rounds == 3
+    plain = fedprox.train(SHORT, population=small_population)
+    assert own.history.column("train_loss") == plain.history.column("train_loss")
+    with pytest.raises(ConfigError, match=r"`engine.name` must name an engine, which has `workers`.*gives int"):
+        fedprox.train({**SHORT, "engine": {"name": f"{name}:wrong"}}, population=small_population)

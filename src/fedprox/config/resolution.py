@@ -54,6 +54,7 @@ PLACES = (
     Place("devices", "sampling", "samplers"),
     Place("systems", "model", "systems"),
     Place("stop", "rule", "stopping"),
+    Place("engine", "name", "engines"),
 )
 """Every key that names one part; `measure.metrics` names several."""
 
@@ -65,6 +66,7 @@ _SECTIONS: Mapping[str, type[PartSection]] = {
     "devices": sections.DevicesConfig,
     "systems": sections.SystemsConfig,
     "stop": sections.StopConfig,
+    "engine": sections.EngineConfig,
 }
 _MU_KEYS = tuple(key for key in sections.MethodConfig.model_fields if key.startswith("mu"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -130,10 +130,10 @@ class CheckpointConfig(Section):
     every: Count = 10
 
 
-class EngineConfig(Section):
+class EngineConfig(PartSection):
     """`[engine]`: where local problems are solved, on how many cores (0: all); `address` is that of a Ray cluster."""
 
-    name: Annotated[Literal["local", "ray"], Field(description="one of local, ray")] = "local"
+    name: Text = "local"
     workers: CountOrZero = 0
     address: Text = ""
 

@@ -27,7 +27,8 @@ from fedprox.core.randomness import Purpose
 from fedprox.core.signals import interrupts_between_rounds
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_distance
-from fedprox.engines import Blueprint, Broadcast, Engine, LocalEngine, RoundOutcome, Task, device_side
+from fedprox.engines import Blueprint, Broadcast, Engine, RoundOutcome, Task
+from fedprox.engines.by_name import EngineSetup, open_engine
 from fedprox.measures import Measurer
 from fedprox.measures.metrics import Metric, Metrics, build_metrics
 from fedprox.methods import Method, mu
@@ -123,17 +124,9 @@ def train(
         workers = Workers(config.engine.local_workers)
         open_until_the_end.callback(workers.close)
         train_data = LoadedSamples.of(population.train, model)
-        engine: Engine
-        if config.engine.name == "ray":
-            from fedprox.engines.ray import Cluster, RayEngine
-
-            cluster = Cluster(config.engine.address, config.engine.workers)
-            open_until_the_end.callback(cluster.close)
-            engine = RayEngine(cluster, given, population, method)
-        else:
-            side = device_side(config, population, train_data, model, method, solver_for, ahead=workers.ahead)
-            engine = LocalEngine(side, workers)
-        open_until_the_end.callback(engine.close)
+        engine = open_engine(
+            EngineSetup(config, given, population, train_data, model, method, solver_for, workers, open_until_the_end)
+        )
         measurer = Measurer(
             population,
             train_data,
