@@ -42,8 +42,8 @@ def test_a_fifth_of_each_device_is_test_data_and_the_split_is_drawn():
         ([[1.0], [2.0]], [0.5, np.inf], [0, 0], "y must be finite numbers; device 0, row 1"),
         ([[1.0]], [0, 1], [0, 0], "must have the same number of rows"),
         ([], [], [], "at least one"),
-        ([["a"]], [0], [0], "x must be numbers"),
-        ([[1.0]], ["a"], [0], "y must be numbers"),
+        ([["a"]], [0], [0], "x must be real numbers"),
+        ([[1.0]], ["a"], [0], "y must be real numbers"),
     ],
 )
 def test_bad_arrays_are_refused(x, y, device, sentence):
@@ -188,5 +188,5 @@ def test_leaf_files_that_cannot_be_read(write_leaf, tmp_path):
 
 
 def test_a_label_that_is_too_large_is_refused_as_it_was_given():
-    with pytest.raises(DataError, match="labels must be at most 2147483647; device 1, row 0 has 8589934592"):
+    with pytest.raises(DataError, match="labels must be at most 1048575; device 1, row 0 has 8589934592"):
         Population.from_arrays([[1.0]] * 3, [0, 0, 2**33], [0, 0, 1], test=[False] * 3)

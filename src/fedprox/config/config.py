@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from fedprox.config.compat import CompatConfig
-from fedprox.config.fields import Count, Section, Seed
+from fedprox.config.fields import Count, Section, Seed, broken_rule
 from fedprox.config.privacy import PrivacyConfig
 from fedprox.config.resolution import resolve_parts, takes_mu
 from fedprox.config.rules import check_together
@@ -28,7 +28,7 @@ from fedprox.config.sections import (
     SystemsConfig,
 )
 from fedprox.config.toml import dump_toml, read_toml
-from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.errors import ConfigError, nearest, short
 
 __all__ = ["Config"]
 
@@ -117,8 +117,7 @@ def _sentence(error: ErrorDetails) -> str:
         field = fields[part]
         owner = field.annotation
         rule = field.description or "a table of settings"
-    value = error["input"]
-    return f"`{'.'.join(path)}` must be {rule}; got {value!r}"
+    return f"`{'.'.join(path)}` must be {broken_rule(error, rule)}; got {short(error['input'])}"
 
 
 def _nearest_key(path: list[str]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import ErrorDetails
 
 __all__ = [
     "BelowOne",
@@ -18,18 +19,41 @@ __all__ = [
     "Seed",
     "Share",
     "Text",
+    "broken_rule",
 ]
 
+MOST, SMALLEST, LARGEST = 10**9, 1e-30, 1e30
+"""Bounds of every count and number: products of two counts fit 64 bits, and numbers fit single precision."""
+
 # A field's description is its rule: the words between "must be" and "; got" in the error that a bad value gets.
+# -0.0 is 0.0: NumPy's generators refuse a scale with a sign.
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="a whole number >= 0")]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, description="a number > 0")]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, description="a number >= 0")]
-Count = Annotated[int, Field(ge=1, description="a whole number >= 1")]
-CountOrZero = Annotated[int, Field(ge=0, description="a whole number >= 0")]
+Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False, description="a number > 0")]
+NotNegative = Annotated[
+    float,
+    Field(ge=0, le=LARGEST, allow_inf_nan=False, description="a number >= 0"),
+    AfterValidator(lambda value: value + 0.0),
+]
+Count = Annotated[int, Field(ge=1, le=MOST, description="a whole number >= 1")]
+CountOrZero = Annotated[int, Field(ge=0, le=MOST, description="a whole number >= 0")]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, description="a number in [0, 1]")]
 BelowOne = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False, description="a number in [0, 1)")]
 Flag = Annotated[bool, Field(description="true or false")]
 Text = Annotated[str, Field(description="text")]
+
+
+def broken_rule(error: ErrorDetails, rule: str) -> str:
+    """Return the rule that a value breaks: the field's own, or the bound where only that is exceeded.
+
+    >>> broken_rule({"type": "less_than_equal", "loc": (), "msg": "", "input": 10**12, "ctx": {"le": 10**9}}, "a count")
+    'at most 1e+09'
+    """
+    context = error.get("ctx", {})
+    if error["type"] == "less_than_equal" and context["le"] in (MOST, LARGEST):
+        return f"at most {context['le']:g}"
+    if error["type"] == "greater_than_equal" and context["ge"] == SMALLEST and error["input"] > 0:
+        return f"at least {SMALLEST:g}"
+    return rule
 
 
 class Section(BaseModel):

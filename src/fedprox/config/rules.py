@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_together"]
 
+_MOST_THREADS, _MOST_DRAWS = 1024, 10**7
+
 
 def check_together(config: Config) -> None:
     """Refuse settings that are each allowed, but not together."""
@@ -59,6 +61,13 @@ def check_together(config: Config) -> None:
             "`solver.epochs` must be >= 2 with `compat.straggler_epochs = 'released'`, where stragglers draw from "
             f"1 to E - 1; got {config.solver.epochs}"
         )
+    if config.engine.name == "local" and config.engine.workers > _MOST_THREADS:
+        raise ConfigError(
+            f"`engine.workers` must be at most {_MOST_THREADS} with engine.name = 'local', where each is a thread; "
+            f"got {config.engine.workers}"
+        )
+    if config.devices.sampling == "proportional" and config.devices.per_round > _MOST_DRAWS:
+        raise ConfigError(f"`devices.per_round` must be at most {_MOST_DRAWS} draws; got {config.devices.per_round}")
     if config.engine.address and config.engine.name == "local":
         raise ConfigError(
             f"`engine.address` must be left out with engine.name = {config.engine.name!r}, which needs none; "

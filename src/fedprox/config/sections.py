@@ -58,7 +58,7 @@ class MethodConfig(PartSection):
 
     name: Text = "fedprox"
     mu: Annotated[
-        Annotated[float, Field(ge=0, allow_inf_nan=False)] | str,
+        Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)] | str,
         Field(description="a number >= 0, 'adaptive' or 'auto'"),
     ] = 0.0
     mu_initial: NotNegative = 0.0
@@ -100,7 +100,7 @@ class SystemsConfig(PartSection):
     profile: Text = ""  # "phones" where there is no trace either
     trace: Text = ""
     deadline: Annotated[
-        Annotated[float, Field(gt=0, allow_inf_nan=False)]
+        Annotated[float, Field(gt=0, ge=1e-30, le=1e30, allow_inf_nan=False)]
         | Annotated[str, Field(pattern=r"^q(0?\.\d*[1-9]\d*|1(\.0*)?)$")],
         Field(description="a number of seconds > 0 or a quantile of what the chosen devices need, such as 'q0.8'"),
     ] = "q0.8"

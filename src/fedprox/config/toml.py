@@ -9,22 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from fedprox.core.errors import ConfigError
+from fedprox.core.reading import reading
 
 __all__ = ["dump_toml", "read_toml", "toml_value"]
+
+_LARGEST = 1 << 24  # bytes of a config; the time to parse one grows faster than its size
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Read a TOML file, or say in one sentence why it cannot be read."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"config file {path} does not exist") from None
-    except OSError as error:
-        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"config file {path} is not UTF-8 text (byte {error.start})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"config file {path} is not valid TOML: {error}") from None
+    name = f"config file {path}"
+    with reading(path, "valid TOML", name=name, error=ConfigError):
+        with Path(path).open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise ConfigError(f"{name} must have at most {_LARGEST:,} bytes; it has more")
+        try:
+            return tomllib.loads(content.decode())
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{name} is not UTF-8 text (byte {error.start})") from None
+        except RecursionError:
+            raise ConfigError(f"{name} has tables or lists in each other too deep to be read") from None
 
 
 def dump_toml(settings: Mapping[str, Any]) -> str:

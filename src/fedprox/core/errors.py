@@ -9,13 +9,31 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["ConfigError", "DataError", "FedProxError", "RunError", "RunFolderError", "input_error", "nearest"]
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "FedProxError",
+    "RunError",
+    "RunFolderError",
+    "input_error",
+    "nearest",
+    "short",
+]
+
+
+_MOST_SHOWN = 120  # characters of a value
+_LONGEST = 2000  # characters of a sentence
 
 
 class FedProxError(Exception):
     """Base of all errors that are answered with a sentence instead of a traceback."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """Return the sentence as any terminal takes it: what is not UTF-8 is escaped, and a very long one is cut."""
+        text = super().__str__().encode("utf-8", "backslashreplace").decode()
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 class ConfigError(FedProxError):
@@ -48,6 +66,19 @@ def input_error(kind: str, sentence: str) -> FedProxError | None:
     """
     known = {each.__name__: each for each in (ConfigError, DataError, RunFolderError)}
     return known[kind](sentence) if kind in known else None
+
+
+def short(value: object) -> str:
+    """Return a value as a sentence can hold it: its representation, cut where it is long.
+
+    >>> short("x" * 1000)[-3:]
+    'xx…'
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number with more digits than Python prints
+        text = f"a number of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["free_memory", "load_average", "peak_memory", "usable_cores"]
+__all__ = ["free_memory", "load_average", "peak_memory", "total_memory", "usable_cores"]
 
 
 def usable_cores() -> int:
@@ -34,6 +34,14 @@ def free_memory() -> float | None:
     """Return the free memory in GB, or None where the system does not say."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def total_memory() -> int | None:
+    """Return all memory of the machine in bytes, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
 

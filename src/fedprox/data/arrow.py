@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.core.extras import needs_extra
+from fedprox.core.reading import reading
 from fedprox.population import Population
 
 __all__ = ["read_arrow"]
@@ -28,28 +29,31 @@ def read_arrow(path: str | Path, seed: int = 0) -> Population:
         import pyarrow.feather
         import pyarrow.parquet
     file = Path(path)
-    try:
+    with reading(path, "a readable Arrow or Parquet file", name=f"data file {path}"):
         with file.open("rb") as content:
             is_parquet = content.read(4) == b"PAR1"
         table = pyarrow.parquet.read_table(file) if is_parquet else pyarrow.feather.read_table(file)
-    except FileNotFoundError:
-        raise DataError(f"data file {path} does not exist") from None
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"data file {path} is not a readable Arrow or Parquet file: {error}") from None
-    for name in ("y", "device"):
-        if name not in table.column_names:
-            raise DataError(f"data file {path} must have the columns y and device; {name} is missing")
-    test = table["test"].to_numpy() if "test" in table.column_names else None
-    try:
-        return Population.from_arrays(
-            _features(table),
-            table["y"].to_numpy(),
-            table["device"].to_numpy(zero_copy_only=False).astype(str),
-            test=test,
-            seed=seed,
-        )
-    except (DataError, ValueError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path}: {error}") from None
+        table.validate(full=True)  # offsets and lengths that point outside would be read as they are
+        for name in ("y", "device"):
+            if name not in table.column_names:
+                raise DataError(f"data file {path} must have the columns y and device; {name} is missing")
+        try:
+            return Population.from_arrays(
+                _features(table),
+                _column(table, "y"),
+                _column(table, "device").astype(str),
+                test=_column(table, "test") if "test" in table.column_names else None,
+                seed=seed,
+            )
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+
+
+def _column(table: Any, name: str) -> NDArray[Any]:
+    column = table[name]
+    if column.null_count:
+        raise DataError(f"the column {name} must have a value in every row; {column.null_count} have none")
+    return np.asarray(column.to_numpy())
 
 
 def _features(table: Any) -> NDArray[Any]:
@@ -65,4 +69,4 @@ def _features(table: Any) -> NDArray[Any]:
     names = [name for name in table.column_names if name not in _NAMED]
     if not names:
         raise DataError("there must be a column x, or columns of numbers beside y and device; found none")
-    return np.stack([table[name].to_numpy() for name in names], axis=1)
+    return np.stack([_column(table, name) for name in names], axis=1)

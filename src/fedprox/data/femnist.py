@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.core.randomness import Purpose, generator
+from fedprox.core.reading import check_archive, reading
 from fedprox.data.idx import parse_idx
 from fedprox.data.table1 import PAPER, nearest_draw
 from fedprox.population.writer import PopulationWriter
@@ -58,12 +59,10 @@ def sizes(seed: int, attempt: int) -> NDArray[np.int64]:
 
 def read_letters(file: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return the images (n, 28, 28) of a to j, upright with ink 255, and their labels 0 to 9."""
-    try:
-        if file.suffix == ".npz":
-            return _from_npz(file)
-        return _from_archive(file)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(f"{file} is not a readable archive of EMNIST: {error}") from None
+    with reading(file, "a readable archive of EMNIST"):
+        with zipfile.ZipFile(file) as archive:
+            check_archive(archive, str(file))
+        return _from_npz(file) if file.suffix == ".npz" else _from_archive(file)
 
 
 class _Dealer:

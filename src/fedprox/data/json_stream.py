@@ -11,13 +11,13 @@ import json
 import mmap
 import re
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedprox.core.errors import DataError
+from fedprox.core.reading import reading, unpacked
 
 __all__ = ["Node", "open_json"]
 
@@ -127,9 +127,11 @@ class Node:
 @contextmanager
 def open_json(file: Path) -> Iterator[Node]:
     """Open a JSON file, plain or gzipped, as its outermost value."""
-    try:
-        if file.suffix == ".gz":
-            data = gzip.decompress(file.read_bytes())
+    packed = file.suffix == ".gz"
+    with reading(file, "a whole gzip file of JSON" if packed else "a readable JSON file"):
+        if packed:
+            with gzip.open(file) as stream:
+                data = unpacked(stream, str(file))
             yield _root(file, data)
         else:
             with file.open("rb") as content:
@@ -137,10 +139,6 @@ def open_json(file: Path) -> Iterator[Node]:
                     raise DataError(f"{file} is not valid JSON: it is empty")
                 with mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                     yield _root(file, mapped)
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (EOFError, zlib.error) as error:
-        raise DataError(f"{file} is not a whole gzip file: {error}") from None
 
 
 def _root(file: Path, data: Any) -> Node:

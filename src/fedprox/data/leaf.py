@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
+from fedprox.core.reading import reading
 from fedprox.data.json_stream import Node, open_json
 from fedprox.data.shakespeare import ALPHABET, encode
 from fedprox.population import Population
@@ -31,13 +32,17 @@ Rows = tuple[NDArray[Any], NDArray[Any]]
 
 def read_leaf(path: str | Path) -> Population:
     """Read a LEAF folder into a population, users in the order of their names."""
-    folder = Path(path)
+    with reading(path, "a readable LEAF folder"):
+        return _read_folder(Path(path))
+
+
+def _read_folder(folder: Path) -> Population:
     train, test = _read_part(folder, "train"), _read_part(folder, "test")
     if untrained := sorted(set(test) - set(train)):
         warnings.warn(
             f"{folder}: {len(untrained)} users have test data but no training data and are left out, "
             f"the first is {untrained[0]!r}",
-            stacklevel=2,
+            stacklevel=4,
         )
     names = sorted(train)
     kinds = {(rows[0].shape[1:], rows[0].dtype.kind) for part in (train, test) for rows in part.values()}

@@ -14,9 +14,13 @@ stream of its own, so that device 7 is the same whatever the number of devices.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.errors import ConfigError
+from fedprox.core.machine import total_memory
 from fedprox.core.randomness import Purpose, generator
 from fedprox.population import Population, split
 
@@ -32,6 +36,7 @@ def synthetic(alpha: float, beta: float, devices: int = 30, seed: int = 0, *, te
     >>> synthetic(1.0, 1.0).devices
     30
     """
+    _check_size(devices)
 
     def model_and_mean(random: np.random.Generator) -> tuple[NDArray[np.float64], ...]:
         u, b = random.normal(0, alpha), random.normal(0, beta)
@@ -48,6 +53,7 @@ def synthetic(alpha: float, beta: float, devices: int = 30, seed: int = 0, *, te
 
 def synthetic_iid(devices: int = 30, seed: int = 0, *, test_share: float = 0.2) -> Population:
     """Return Synthetic IID: one model and one input distribution for all devices."""
+    _check_size(devices)
     shared = generator(seed, Purpose.SYNTHETIC_SHARED)
     weight, bias = shared.normal(0, 1, (CLASSES, FEATURES)), shared.normal(0, 1, CLASSES)
     samples = []
@@ -55,6 +61,17 @@ def synthetic_iid(devices: int = 30, seed: int = 0, *, test_share: float = 0.2) 
         random = generator(seed, Purpose.SYNTHETIC, device=device)
         samples.append(_draw(random, _size(random), weight, bias, np.zeros(FEATURES)))
     return _population(samples, seed, test_share)
+
+
+def _check_size(devices: int) -> None:
+    """Refuse a number of devices whose samples cannot fit into memory, before any is drawn."""
+    samples = math.exp(4 + 2) + 50  # the mean of int(lognormal(4, 2)) + 50
+    expected = devices * samples * FEATURES * 4 * 2  # single precision, and once more while it is put together
+    if (there := total_memory()) is not None and expected > there:
+        raise ConfigError(
+            f"`data.devices` must be a number whose samples fit into memory; got {devices}, for which about "
+            f"{expected / 1e9:.3g} GB are needed, and this machine has {there / 1e9:.3g} GB"
+        )
 
 
 def _size(random: np.random.Generator) -> int:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from fedprox.core.errors import DataError
+from fedprox.core.reading import Bounded, check_archive, reading
 
 __all__ = ["open_bytes", "read_text"]
 
@@ -21,9 +22,10 @@ _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 @contextmanager
 def open_bytes(path: Path, member: str = ".txt") -> Iterator[IO[bytes]]:
     """Open a file for reading, unpacked; from a zip archive its file whose name ends in `member`."""
-    try:
+    with reading(path, "a whole file (it is cut off or corrupt)"):
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
+                check_archive(archive, str(path))
                 inside = [name for name in archive.namelist() if name.endswith(member)]
                 if not inside:
                     raise DataError(f"{path} must hold a file *{member}; it holds {', '.join(archive.namelist()[:5])}")
@@ -31,11 +33,7 @@ def open_bytes(path: Path, member: str = ".txt") -> Iterator[IO[bytes]]:
                     yield file
         else:
             with _OPENERS.get(path.suffix, open)(path, "rb") as file:
-                yield file
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist") from None
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} is cut off or corrupt: {error}") from None
+                yield io.BufferedReader(Bounded(file, str(path))) if path.suffix in _OPENERS else file
 
 
 def read_text(path: Path, member: str = ".txt") -> str:

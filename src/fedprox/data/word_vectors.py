@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
+from fedprox.core.reading import check_archive, reading
 from fedprox.data.text_files import open_bytes
 
 __all__ = ["PADDING", "UNKNOWN", "read_vectors"]
@@ -46,11 +47,13 @@ def read_vectors(file: Path, wanted: set[str]) -> tuple[dict[str, int], NDArray[
 
 
 def _from_npz(file: Path, wanted: set[str]) -> Iterator[tuple[str, NDArray[Any]]]:
-    try:
+    with reading(file, "a readable npz file with words and vectors"):
+        with zipfile.ZipFile(file) as archive:
+            check_archive(archive, str(file))
         with np.load(file, allow_pickle=False) as arrays:
             words, vectors = arrays["words"], arrays["vectors"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{file} is not a readable npz file with words and vectors: {error}") from None
+        if words.ndim != 1 or vectors.ndim != 2 or len(words) != len(vectors) or vectors.dtype.kind != "f":
+            raise DataError(f"{file} must have `words` (n,) and `vectors` (n, dimensions) of floating-point numbers")
     yield from ((word, vectors[i]) for i, word in enumerate(words.tolist()) if word in wanted)
 
 

@@ -24,7 +24,8 @@ __all__ = ["Population", "Samples", "checked_rows", "split"]
 
 Array = NDArray[Any]
 
-_LARGEST = np.iinfo(np.int32).max  # of a label
+_LARGEST = 2**20 - 1  # of a label; one beyond it is a mistake, since a model has parameters for each below
+_EXACT = 2**24  # up to which single precision holds every whole number
 
 
 class RowCheck(Protocol):
@@ -146,6 +147,13 @@ class Population:
         (2, 'a', 2)
         """
         x, y, device = np.asarray(x), np.asarray(y), np.asarray(device)
+        if x.ndim == 0 or y.ndim != 1 or device.ndim != 1:
+            raise DataError(
+                f"x must have a row, y a number and device a name for each example; got arrays of shapes {x.shape}, "
+                f"{y.shape} and {device.shape}"
+            )
+        if device.dtype.kind not in "iufbUS":
+            raise DataError(f"device must be numbers or names; got {device.dtype}")
         if not len(x) == len(y) == len(device) or len(x) == 0:
             raise DataError(
                 f"x, y and device must have the same number of rows, at least one; "
@@ -154,9 +162,11 @@ class Population:
         names, owner = np.unique(device, return_inverse=True)
         order = np.argsort(owner, kind="stable")
         offsets = _offsets(np.bincount(owner, minlength=len(names)))
-        is_test = split(offsets, seed) if test is None else np.asarray(test, bool)[order]
-        if len(is_test) != len(x):
-            raise DataError(f"test must have one entry for each of the {len(x)} rows; got {len(is_test)}")
+        if test is not None and np.shape(test) != (len(x),):
+            raise DataError(
+                f"test must have one entry for each of the {len(x)} rows; got an array of shape {np.shape(test)}"
+            )
+        is_test = split(offsets, seed) if test is None else _flags(np.asarray(test))[order]
         return cls.from_split(x[order], y[order], offsets, is_test, names=[str(name) for name in names])
 
     @classmethod
@@ -209,14 +219,23 @@ def checked_rows(
         device = int(np.searchsorted(offsets, row, "right")) - 1
         return f"device {names[device]}, row {row - int(offsets[device])}"
 
-    if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool):
-        raise DataError(f"x must be numbers; got {x.dtype}")
-    if not np.issubdtype(x.dtype, np.integer):
-        x = x.astype(np.float32, copy=False)
+    if x.dtype.kind not in "iufb":  # complex numbers and durations are numbers for NumPy too
+        raise DataError(f"x must be real numbers; got {x.dtype}")
+    if 0 in x.shape[1:]:
+        raise DataError(f"x must have at least one number in an example; got examples of shape {x.shape[1:]}")
+    if x.dtype.kind in "iu":
+        if (row := _first_inexact(x)) is not None:
+            raise DataError(
+                f"x must be whole numbers that single precision holds exactly (all up to 2^24), below 2^31; "
+                f"{where(row)} has another"
+            )
+    else:
+        with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused
+            x = x.astype(np.float32, copy=False)
         finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
         if not finite.all():
             raise DataError(f"x must be finite numbers; {where(int(finite.argmin()))} is not")
-    if np.issubdtype(y.dtype, np.integer) or y.dtype == bool:
+    if y.dtype.kind in "iub":
         if len(y) and y.min() < 0:
             raise DataError(f"labels must be whole numbers >= 0; {where(int(y.argmin()))} has {y.min()}")
         if len(y) and y.max() > _LARGEST:
@@ -226,8 +245,30 @@ def checked_rows(
                 f"labels must be below {classes}, the number of classes; {where(int(y.argmax()))} has {y.max()}"
             )
         return x, y.astype(np.int32, copy=False)
-    if not np.issubdtype(y.dtype, np.floating):
-        raise DataError(f"y must be numbers; got {y.dtype}")
+    if y.dtype.kind != "f":
+        raise DataError(f"y must be real numbers; got {y.dtype}")
+    with np.errstate(over="ignore"):
+        y = y.astype(np.float32, copy=False)
     if not np.isfinite(y).all():
         raise DataError(f"y must be finite numbers; {where(int(np.isfinite(y).argmin()))} is not")
-    return x, y.astype(np.float32, copy=False)
+    return x, y
+
+
+def _first_inexact(x: Array) -> int | None:
+    """Return the first row with a whole number that single precision, or 32 bits, cannot hold; None where all fit."""
+    if x.size == 0 or x.dtype.itemsize <= 2 or max(abs(int(x.min())), abs(int(x.max()))) <= _EXACT:
+        return None
+    fits = (x < 2**31) & (x.astype(np.float32) == x.astype(np.float64))  # below 2^53 a double is exact
+    if x.dtype.kind == "i":
+        fits &= x > -(2**31)
+    rows = fits.reshape(len(x), -1).all(axis=1)
+    return None if rows.all() else int(rows.argmin())
+
+
+def _flags(values: Array) -> NDArray[np.bool_]:
+    """Return a mask; anything but true, false, 0 and 1 is refused, since a text such as "False" would be true."""
+    if values.dtype == bool:
+        return values
+    if values.dtype.kind not in "iuf" or not np.isin(values, (0, 1)).all():
+        raise DataError(f"test must be true or false (or 1 or 0) for each row; got {values.dtype} with other values")
+    return values.astype(bool)

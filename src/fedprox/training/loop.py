@@ -49,6 +49,7 @@ from fedprox.runs.folder import RunFolder, check_usable, is_measured
 from fedprox.runs.identity import split_config
 from fedprox.runs.replaced import describe_parts
 from fedprox.solvers import Solver
+from fedprox.training.cost import check_cost
 from fedprox.training.followers import Followers
 from fedprox.training.journal import Journal
 from fedprox.training.plan import RoundPlan, check_plan, plan_round
@@ -102,6 +103,7 @@ def train(
     objects = {"data": population, "model": model, "method": method, "solver": solver, "mu": mu_controller}
     population = population or data.load(config)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
+    check_cost(config, population)
     if mu_controller is None:
         warn_of_full_participation(config, population.devices)
     model = model or data.model_for(config, population)

@@ -15,6 +15,7 @@ Nothing is drawn for devices that nobody asks for, so a million devices cost not
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -25,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from fedprox.config.fields import NotNegative, Positive, Section, Text
+from fedprox.config.fields import NotNegative, Positive, Section, Text, broken_rule
 from fedprox.config.toml import dump_toml, read_toml
-from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.errors import ConfigError, nearest, short
 from fedprox.core.randomness import Purpose, generator
 from fedprox.participation.clock.timing import Devices
 
@@ -137,7 +138,7 @@ def read_profile(name: str) -> Profile:
     """
     if name.endswith(".toml") or "/" in name:
         path = Path(name)
-        if not path.exists():
+        if not os.path.exists(path):
             raise ConfigError(f"`systems.profile` must be a file that exists or one of {_known()}; got {name!r}")
     elif name in profile_names():
         path = Path(str(files("fedprox.participation.clock").joinpath(f"{name}.toml")))
@@ -195,4 +196,4 @@ def _sentence(error: ValidationError) -> str:
         rule = fields[part].description or rule
     if first["type"] == "missing":
         return f"`{place}` must be given: {rule}"
-    return f"`{place}` must be {rule}; got {first['input']!r}"
+    return f"`{place}` must be {broken_rule(first, rule)}; got {short(first['input'])}"

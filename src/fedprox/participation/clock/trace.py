@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.errors import DataError, nearest
+from fedprox.core.errors import DataError, nearest, short
+from fedprox.core.reading import reading
 from fedprox.participation.clock.timing import Devices
 
 __all__ = ["Trace", "read_trace"]
@@ -28,6 +29,7 @@ __all__ = ["Trace", "read_trace"]
 _RATES = ("samples_per_second", "download_bytes_per_second", "upload_bytes_per_second")
 _FIELDS = (*_RATES, "latency_seconds", "available", "period_seconds", "class")
 _DAY = 86400.0
+_SMALLEST, _LARGEST = 1e-30, 1e30  # so that sums and quotients of them are finite
 
 Spans = tuple[tuple[float, float], ...]
 
@@ -55,14 +57,18 @@ class Trace:
 
 def read_trace(path: str | Path, devices: int) -> Trace:
     """Read a trace with one line for each of `devices` devices."""
+    missing = f"`systems.trace` must be a file that exists; got {str(path)!r}"
+    with reading(path, "a readable trace", name=f"trace {path}", missing=missing):
+        return _read(path, devices)
+
+
+def _read(path: str | Path, devices: int) -> Trace:
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise DataError(f"`systems.trace` must be a file that exists; got {str(path)!r}") from None
-    except OSError as error:
-        raise DataError(f"trace {path} cannot be read: {error.strerror}") from None
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise DataError(f"trace {path} is not UTF-8 text (byte {error.start})") from None
+    if lines[-1] == "":
+        del lines[-1]
     if len(lines) != devices:
         raise DataError(f"trace {path} must have one line for each of the {devices} devices; got {len(lines)} lines")
     rows = [_row(f"trace {path}, line {number}", line) for number, line in enumerate(lines, start=1)]
@@ -79,7 +85,7 @@ def _row(where: str, line: str) -> dict[str, Any]:
     """Return the checked fields of a line."""
     try:
         given = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         given = None
     if not isinstance(given, Mapping):
         raise DataError(f"{where}: must be a JSON object; got {line[:60]!r}")
@@ -91,12 +97,12 @@ def _row(where: str, line: str) -> dict[str, Any]:
             raise DataError(f"{where}: `{name}` must be given, a number > 0")
     row = {"latency_seconds": 0.0, "available": None, "period_seconds": _DAY, "class": "device", **given}
     for name in (*_RATES, "period_seconds"):
-        if not (_is_number(row[name]) and row[name] > 0):
-            raise DataError(f"{where}: `{name}` must be a number > 0; got {row[name]!r}")
+        if not (_is_number(row[name]) and row[name] >= _SMALLEST):
+            raise DataError(f"{where}: `{name}` must be a number > 0; got {short(row[name])}")
     if not (_is_number(row["latency_seconds"]) and row["latency_seconds"] >= 0):
-        raise DataError(f"{where}: `latency_seconds` must be a number >= 0; got {row['latency_seconds']!r}")
+        raise DataError(f"{where}: `latency_seconds` must be a number >= 0; got {short(row['latency_seconds'])}")
     if not isinstance(row["class"], str):
-        raise DataError(f"{where}: `class` must be text; got {row['class']!r}")
+        raise DataError(f"{where}: `class` must be text; got {short(row['class'])}")
     if "available" in given:
         row["available"] = _spans(where, given["available"], row["period_seconds"])
     return row
@@ -110,14 +116,15 @@ def _spans(where: str, value: Any, period: float) -> Spans:
         if not is_pair or not before <= span[0] < span[1] <= period:
             raise DataError(
                 f"{where}: `available` must be spans [begin, end] that rise from 0 to `period_seconds`, {period:g}; "
-                f"got {span!r}"
+                f"got {short(span)}"
             )
         before = span[1]
     return tuple((float(begin), float(end)) for begin, end in value)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Say whether a value is a number that can be calculated with: finite, and not beyond 1e30."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
 def _left(spans: Spans | None, period: float, now: float) -> float:
