@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 from fedprox.cli import (
     calibrate,
     compare,
@@ -43,5 +46,8 @@ __all__ = [
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; what a terminal cannot show, such as a file name that is not UTF-8, is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()

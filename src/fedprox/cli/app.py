@@ -5,6 +5,8 @@ Only Typer is imported here; what a command needs is imported when it runs, so t
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 import warnings
@@ -62,11 +64,29 @@ def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
         except FedProxError as error:
             typer.echo(f"fedprox: {error}", err=True)
             raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            _say_system_error(error)
+            raise typer.Exit(2) from None
+        except MemoryError:
+            typer.echo("fedprox: this machine has not enough memory for that", err=True)
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
             typer.echo("fedprox: interrupted", err=True)
             raise typer.Exit(130) from None
 
     return wrapped
+
+
+def _say_system_error(error: OSError) -> None:
+    """Say what the system refused: a file, a folder, or to print more (a full disk behind standard output)."""
+    place = f"{error.filename}: " if error.filename else ""
+    text = f"fedprox: {place}{error.strerror or error}"
+    if error.errno == errno.ENOSPC and not place:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python has nothing left to print at its end
+        text = "fedprox: standard output cannot be written: no space left on device"
+    with contextlib.suppress(OSError):
+        typer.echo(text.encode("utf-8", "backslashreplace").decode(), err=True)
 
 
 def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:

@@ -31,17 +31,19 @@ class Framework(StrEnum):
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder for the new app.")],
     framework: Annotated[Framework, typer.Option(help="What the devices train with.")] = Framework.JAX,
-    devices: Annotated[int, typer.Option(min=1, help="How many devices there are.")] = 3,
+    devices: Annotated[int, typer.Option(min=1, max=10**9, help="How many devices there are.")] = 3,
 ) -> None:
     """Write a Flower app that is ready to run: settings, task, client app and server app.
 
     Example: fedprox deploy init hospital --devices 10
     """
+    import shlex
+
     from fedprox.deploy.new_project import write_project
 
     for path in write_project(folder, framework=framework.value, devices=devices):
         typer.echo(str(path))
-    typer.echo(f"\nTry it on this machine: fedprox deploy trial {folder} --out runs/trial")
+    typer.echo(f"\nTry it on this machine: fedprox deploy trial {shlex.quote(str(folder))} --out runs/trial")
 
 
 @commands.command()

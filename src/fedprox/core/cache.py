@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import secrets
 import warnings
 from pathlib import Path
 
 import platformdirs
 
-__all__ = ["CacheWarning", "cache_folder"]
+__all__ = ["CacheWarning", "KeptPrograms", "cache_folder"]
 
 
 class CacheWarning(UserWarning):
@@ -20,6 +23,7 @@ def cache_folder() -> Path | None:
     folder = platformdirs.user_cache_path("fedprox") / "xla"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # what is in it is run
         reason = "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
     except OSError as error:
         reason = error.strerror or str(error)
@@ -32,3 +36,41 @@ def cache_folder() -> Path | None:
         stacklevel=2,
     )
     return None
+
+
+class KeptPrograms:
+    """Compiled programs in a folder, each whole or not there: written under another name, with a digest before it.
+
+    An entry that does not have its digest is removed, and the program is compiled again. It has the two methods that
+    JAX asks of a cache.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder
+
+    def get(self, key: str) -> bytes | None:
+        """Return the program kept under a key, or None."""
+        file = self._path / f"{key}{_SUFFIX}"
+        try:
+            content = file.read_bytes()
+        except OSError:
+            return None
+        digest, program = content[:_DIGEST], content[_DIGEST:]
+        if hashlib.sha256(key.encode() + program).digest() == digest:
+            return program
+        with contextlib.suppress(OSError):
+            file.unlink()
+        return None
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a program; where that fails, as on a full disk, nothing is left of it."""
+        temporary = self._path / f".{secrets.token_hex(8)}.new"
+        try:
+            temporary.write_bytes(hashlib.sha256(key.encode() + value).digest() + value)
+            temporary.replace(self._path / f"{key}{_SUFFIX}")
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+
+_SUFFIX, _DIGEST = ".program", 32

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from fedprox.core.cache import cache_folder
+from fedprox.core.cache import KeptPrograms, cache_folder
 from fedprox.core.fast_forms import in_fast_forms
 
 __all__ = [
@@ -134,9 +134,21 @@ def prepare() -> None:
     _keep_memory()
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if getattr(jax.config, "jax_compilation_cache_dir", None) is None and (folder := cache_folder()) is not None:
+        _use_cache(KeptPrograms(folder))
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _use_cache(programs: KeptPrograms) -> None:
+    """Have JAX keep programs in ours instead of its own cache, which takes damaged entries as they are.
+
+    JAX has no public way to do so; where its inside has changed, its own cache is used.
+    """
+    from jax._src import compilation_cache
+
+    if hasattr(compilation_cache, "get_file_cache"):
+        vars(compilation_cache)["get_file_cache"] = lambda path: (programs, path)
 
 
 def _keep_memory() -> None:

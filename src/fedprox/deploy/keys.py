@@ -10,21 +10,29 @@ its own key and hands out the public half (`ssh-keygen -t ecdsa -b 384`), and ca
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedprox.core.errors import ConfigError
+from fedprox.core.errors import ConfigError, short
 from fedprox.core.extras import needs_extra
+from fedprox.core.reading import reading
 
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 __all__ = ["write_keys"]
+
+_MOST_DAYS, _MOST_NODES = 36500, 100_000
+_HOST = re.compile(
+    r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*"
+)
 
 
 def write_keys(folder: Path, *, nodes: int, hosts: Sequence[str] = ("localhost", "127.0.0.1"), days: int = 365) -> None:
@@ -39,12 +47,20 @@ def write_keys(folder: Path, *, nodes: int, hosts: Sequence[str] = ("localhost",
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"the folder for keys must be empty or not there yet; got {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
+    names = [_checked_host(host) for host in hosts]
+    if not names:
+        raise ConfigError("`--host` must name at least one host; got none")
+    if not 1 <= days <= _MOST_DAYS:
+        raise ConfigError(f"`--days` must be a whole number from 1 to {_MOST_DAYS}; got {days}")
+    if not 1 <= nodes <= _MOST_NODES:
+        raise ConfigError(f"`--nodes` must be a whole number from 1 to {_MOST_NODES}; got {nodes}")
+    with reading(folder, "a folder for keys", error=ConfigError):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"the folder for keys must be empty or not there yet; got {folder}")
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    ca, certificate = _certificates(authority, server, hosts, days)
+    ca, certificate = _certificates(authority, server, names, days)
     pem, none = serialization.Encoding.PEM, serialization.NoEncryption()
     for name, key in (("ca.key", authority), ("server.key", server)):
         _write_private(folder / name, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, none))
@@ -96,7 +112,7 @@ def _certificates(
         .sign(authority, hashes.SHA384())
     )
     certificate = (
-        unsigned(hosts[0], server)
+        unsigned("fedprox server", server)  # names are in the extension, where they may be long
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.KeyUsage(key_cert_sign=False, crl_sign=False, **usage), critical=True)
         .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
@@ -106,6 +122,19 @@ def _certificates(
         .sign(authority, hashes.SHA384())
     )
     return ca, certificate
+
+
+def _checked_host(host: str) -> str:
+    """Return a host name or address; a name in other letters becomes the form that certificates have (xn--...)."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    try:
+        name = host.encode("idna").decode()
+    except UnicodeError:
+        name = ""
+    if len(name) > 253 or not _HOST.fullmatch(name):
+        raise ConfigError(f"`--host` must be a host name or an IP address; got {short(host)}")
+    return name
 
 
 def _name(host: str) -> x509.GeneralName:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from fedprox.core.errors import ConfigError
+from fedprox.core.reading import reading, reason
 
 __all__ = ["Framework", "write_project"]
 
@@ -23,13 +25,19 @@ def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 
     ...     [path.name for path in write_project(Path(folder))]
     ['pyproject.toml', '.gitignore', '__init__.py', 'fedprox.toml', 'task.py', 'client_app.py', 'server_app.py']
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"the folder of a new app must be empty or not there yet; got {folder}")
+    with reading(folder, "a folder for a new app", error=ConfigError):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"the folder of a new app must be empty or not there yet; got {folder}")
+    try:
+        out = json.dumps((folder / "runs" / "first").absolute().as_posix(), ensure_ascii=False)  # also a TOML string
+        out.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the folder of a new app must have a name in UTF-8; got {folder}") from None
     app = folder / "federation"
     values = {
         "dependency": _DEPENDENCY[framework],
         "devices": str(devices),
-        "out": str((folder / "runs" / "first").absolute()),
+        "out": out,
     }
     contents = {
         folder / "pyproject.toml": _template("pyproject.toml", values),
@@ -45,8 +53,8 @@ def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 
         app.mkdir(parents=True)
         for path, text in contents.items():
             path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"the new app cannot be written to {folder}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+        raise ConfigError(f"the new app cannot be written to {folder}: {reason(error)}") from None
     return list(contents)
 
 

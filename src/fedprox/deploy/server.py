@@ -32,7 +32,7 @@ from fedprox.deploy.messages import Evaluation, Instruction, Model, Named, Wrong
 from fedprox.deploy.release_count import record_release, released_rounds
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.round_replies import Collected, sorted_out
-from fedprox.deploy.settings import check_deployable, check_limit, run_settings
+from fedprox.deploy.settings import check_deployable, check_limit, resume_flag, run_settings
 from fedprox.methods import Method, mu
 from fedprox.methods.solver_choice import choose_solver
 from fedprox.models import Model as LocalModel
@@ -71,7 +71,7 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         config = run_settings(settings, context.run_config)
         own = solver(config) if solver is not None else None
-        resume = bool(context.run_config.get("resume", False))
+        resume = resume_flag(context.run_config)
         run_federation(config, model(config), grid, str(context.run_config["out"]), solver=own, resume=resume)
 
     return app

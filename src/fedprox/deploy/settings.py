@@ -22,13 +22,26 @@ from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
 from fedprox.privacy import build_mechanism
 
-__all__ = ["check_deployable", "check_limit", "project_settings", "run_settings"]
+__all__ = ["check_deployable", "check_limit", "project_settings", "resume_flag", "run_settings"]
 
 
 def run_settings(file: str | Path, run_config: Mapping[str, Any]) -> Config:
     """Read the app's config and apply what `set` in the run config says."""
     overrides = shlex.split(str(run_config.get("set", "")))
     return Config.from_dict(with_overrides(read_toml(file), overrides))
+
+
+def resume_flag(run_config: Mapping[str, Any]) -> bool:
+    """Return whether the run config asks to resume; a text says so only where it is "true".
+
+    >>> resume_flag({"resume": "false"}), resume_flag({"resume": True}), resume_flag({})
+    (False, True, False)
+    """
+    value = run_config.get("resume", False)
+    known = {True: True, False: False, "true": True, "false": False, "": False}
+    if not isinstance(value, (bool, str)) or value not in known:
+        raise ConfigError(f"`resume` in the run config must be true or false; got {value!r}")
+    return known[value]
 
 
 def project_settings(project: Path) -> Path:

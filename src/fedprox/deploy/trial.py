@@ -71,6 +71,7 @@ class Trial:
     def start(self) -> None:
         """Start the SuperLink and the nodes, and wait until all are connected."""
         (self.folder / "flwr").mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
         self.port = _free_port()
         connection = (
             f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\naddress = "{self.address}"\n'
@@ -172,6 +173,7 @@ class Trial:
         for process in left:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(process, signal.SIGKILL)
+        shutil.rmtree(self.keys, ignore_errors=True)  # they were for this trial; the logs of a failed one stay
 
     def left_over(self) -> list[int]:
         """Return the processes that belong to this trial, by its folder in their environment."""

@@ -202,7 +202,7 @@ def _start(line: _Line, running: list[subprocess.Popen[str]]) -> subprocess.Pope
         if line.stopped:
             return None
         process = subprocess.Popen(
-            [sys.executable, "-m", "fedprox.experiments.run_process"],
+            [sys.executable, "-P", "-m", "fedprox.experiments.run_process"],  # nothing from the current folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +54,7 @@ class PopulationWriter:
         self._classes = classes
         self._most = -1  # the largest label
         self._extras = dict(extras or {})
-        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
+        self._temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.new")
         self._columns: dict[str, _Column] = {}
 
     def __enter__(self) -> PopulationWriter:

@@ -10,7 +10,9 @@ from typing import Any
 
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
+from fedprox.core.reading import printable
 from fedprox.runs.folder import is_running
 from fedprox.runs.reader import SavedRun, find_runs
 from fedprox.runs.summary_text import number, percent
@@ -67,8 +69,8 @@ def table(current: Sequence[RunStatus], width: int = 120) -> Table:
     for state in current:
         bar = [ProgressBar(total=state.rounds, completed=state.round, width=20)] if is_wide else []
         result.add_row(
-            state.name,
-            state.state,
+            Text(printable(state.name)),  # a name is not markup
+            Text(str(state.state)),
             *bar,
             f"{state.round}/{state.rounds}",
             number(state.last.get("train_loss"), ".4f"),

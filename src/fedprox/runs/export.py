@@ -16,6 +16,7 @@ from fedprox.runs.reader import load_run
 __all__ = ["FORMATS", "device_rows", "export"]
 
 FORMATS = ("csv", "parquet")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def export(path: str | Path, out: str | Path | None = None, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -60,10 +61,19 @@ def device_rows(devices: History) -> History:
 def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_harmless, columns))
+    writer.writerows([_harmless(row.get(name, "")) for name in columns] for row in rows)
     return text.getvalue().encode()
+
+
+def _harmless(cell: Any) -> Any:
+    """Return a cell that no spreadsheet runs: a text that begins like a formula gets an apostrophe before it.
+
+    >>> _harmless("=1+1"), _harmless(-1.5), _harmless("phone")
+    ("'=1+1", -1.5, 'phone')
+    """
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def _parquet(rows: History) -> bytes:

@@ -12,12 +12,21 @@ import numpy as np
 
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError
+from fedprox.methods.mu import MuController
+from fedprox.methods.mu.auto import warn_of_full_participation
 from fedprox.participation.budget import steps_per_epoch
 from fedprox.population import Population
 
-__all__ = ["MOST_IN_ALL", "MOST_PER_DEVICE", "check_cost", "expected_steps"]
+__all__ = ["MOST_IN_ALL", "MOST_PER_DEVICE", "check_cost", "check_start", "expected_steps"]
 
 MOST_PER_DEVICE, MOST_IN_ALL, MANY = 10**9, 10**13, 10**9
+
+
+def check_start(config: Config, population: Population, mu_controller: MuController | None) -> None:
+    """Refuse a run that could not end, and warn of what a user would want to know before it starts."""
+    check_cost(config, population)
+    if mu_controller is None:
+        warn_of_full_participation(config, population.devices)
 
 
 def check_cost(config: Config, population: Population) -> None:

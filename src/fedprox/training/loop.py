@@ -32,7 +32,6 @@ from fedprox.engines.by_name import EngineSetup, open_engine
 from fedprox.measures import Measurer
 from fedprox.measures.metrics import Metric, Metrics, build_metrics
 from fedprox.methods import Method, mu
-from fedprox.methods.mu.auto import warn_of_full_participation
 from fedprox.methods.solver_choice import SolverChoice, choose_solver
 from fedprox.methods.traffic import measure_traffic
 from fedprox.models import Model
@@ -49,7 +48,7 @@ from fedprox.runs.folder import RunFolder, check_usable, is_measured
 from fedprox.runs.identity import split_config
 from fedprox.runs.replaced import describe_parts
 from fedprox.solvers import Solver
-from fedprox.training.cost import check_cost
+from fedprox.training.cost import check_start
 from fedprox.training.followers import Followers
 from fedprox.training.journal import Journal
 from fedprox.training.plan import RoundPlan, check_plan, plan_round
@@ -103,9 +102,7 @@ def train(
     objects = {"data": population, "model": model, "method": method, "solver": solver, "mu": mu_controller}
     population = population or data.load(config)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
-    check_cost(config, population)
-    if mu_controller is None:
-        warn_of_full_participation(config, population.devices)
+    check_start(config, population, mu_controller)
     model = model or data.model_for(config, population)
     method = method or methods.build(config.method, config.seed)
     solver_for = choose_solver(config, solver, method)

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import sys
 import tempfile
 import threading
@@ -185,7 +186,7 @@ def _private_folder() -> tuple[Path, IO[bytes]]:
     if len(str(base)) > _SHORT:
         base = Path("/tmp")  # noqa: S108 - the folder made in it is private
     for left in base.glob("fedprox-ray-*/lock"):
-        with contextlib.suppress(OSError), left.open("rb") as file:
+        with contextlib.suppress(OSError), _open_own(left) as file:
             if try_lock(file):
                 shutil.rmtree(left.parent, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix="fedprox-ray-", dir=base))
@@ -193,6 +194,16 @@ def _private_folder() -> tuple[Path, IO[bytes]]:
     try_lock(lock)  # no other process knows the file yet
     (folder / "unlocked").rename(folder / "lock")
     return folder, lock
+
+
+def _open_own(path: Path) -> IO[bytes]:
+    """Open a regular file of our own in a shared folder; a pipe or link that others put there is not waited for."""
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
+    found = os.fstat(number)
+    if not stat.S_ISREG(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
+        os.close(number)
+        raise PermissionError(f"{path} is not a file of our own")
+    return os.fdopen(number, "rb")
 
 
 def _read_environment_again() -> None:
