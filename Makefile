@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench clean attack
 
 demo: $(VENV)/ready
 	$(BIN)/fedprox demo
@@ -23,6 +23,9 @@ format: $(VENV)/ready-dev
 bench: $(VENV)/ready-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]'
 	$(BIN)/python -m benchmarks.speed
+
+attack: $(VENV)/ready-dev  ## damaged input for every reader: SEED and SECONDS per kind
+	PYTHONPATH=tests $(BIN)/python -m attack --seed $(or $(SEED),0) --seconds $(or $(SECONDS),60)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
