@@ -8,6 +8,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedprox import data
 from fedprox.deploy.client import Device, introduction
 from fedprox.deploy.device_data import DeviceData
+from fedprox.deploy.engine import GRADIENT
 from fedprox.deploy.messages import Instruction, Model
 
 
@@ -63,6 +64,9 @@ class FakeGrid:
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
         if kind == MessageType.QUERY:
             asked, answer = None, introduction(self.data[node])
+        elif kind == GRADIENT:
+            asked = Model.from_records(message.content)
+            answer = self.devices[node].gradient(asked)
         elif kind == MessageType.EVALUATE:
             asked = Model.from_records(message.content)
             answer = self.devices[node].evaluate(asked)

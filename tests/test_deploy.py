@@ -63,7 +63,7 @@ import numpy as np
 from fedprox import solvers
 from fedprox.deploy import client
 from fedprox.deploy.client import client_app
-from fedprox.deploy.deadline import TimedProblem
+from fedprox.engines.deadline import TimedProblem
 from federation.task import SETTINGS, load_data, load_model
 
 

@@ -288,7 +288,7 @@ def test_feddyn_with_the_right_duals_does_not_leave_the_optimum(least_squares, t
         return x.T @ (x @ start - y) / len(y)
 
     from fedprox.core.threads import Workers
-    from fedprox.engines import Broadcast, DeviceSide, LocalEngine, Task
+    from fedprox.engines import Broadcast, DeviceSide, LocalEngine, RoundRequest, Task
     from fedprox.population.loaded_samples import LoadedSamples
 
     side = DeviceSide(
@@ -304,7 +304,8 @@ def test_feddyn_with_the_right_duals_does_not_leave_the_optimum(least_squares, t
     duals = [gradient(device) for device in range(4)]
     assert max(np.abs(dual).max() for dual in duals) > 0.1
     tasks = [Task(k, 10, float(population.masses[k]), float(population.masses[k]), duals[k]) for k in range(4)]
-    answer = LocalEngine(side, Workers(1)).solve(tasks, Broadcast(1, start, (), method.subproblem_mu(0.0)))
+    broadcast = Broadcast(1, start, (), method.subproblem_mu(0.0))
+    answer = LocalEngine(side, Workers(1)).solve(RoundRequest(tasks, broadcast, settle=lambda *_: None))
     params, h = method.merge(np.zeros_like(start), start, answer.averaged, answer.summed)
     np.testing.assert_allclose(params, optimum, atol=1e-5)
     np.testing.assert_allclose(h, 0, atol=1e-6)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprox.core.trees import TreeSum
-from fedprox.engines.outcome import RoundSum
+from fedprox.methods.merging import RoundSum
 
 
 def tree_sum(values):

@@ -70,6 +70,10 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
         "stragglers": "fedprox.participation.stragglers:Stragglers",
         "clock": "fedprox.participation.clock:Clock",
     },
+    "merge": {
+        "mean": "fedprox.methods.merging.rule:mean",
+        "median": "fedprox.methods.merging.median:median",
+    },
     "engines": {
         "local": "fedprox.engines.by_name:local_engine",
         "ray": "fedprox.engines.by_name:ray_engine",

@@ -21,6 +21,7 @@ from fedprox.config.sections import (
     DevicesConfig,
     EngineConfig,
     MeasureConfig,
+    MergeConfig,
     MethodConfig,
     ModelConfig,
     SolverConfig,
@@ -44,6 +45,7 @@ class Config(Section):
     solver: SolverConfig = SolverConfig()
     devices: DevicesConfig = DevicesConfig()
     systems: SystemsConfig = SystemsConfig()
+    merge: MergeConfig = MergeConfig()
     measure: MeasureConfig = MeasureConfig()
     stop: StopConfig = StopConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -62,6 +62,7 @@ GROUPS: Mapping[str, Group] = {
     "samplers": Group(first=("view",), is_function=True),
     "systems": Group(first=("view",), is_function=True),
     "metrics": Group(first=("labels", "predictions"), is_function=True),
+    "merge": Group(),
     "engines": Group(first=("run",)),
     "stopping": Group(first=("history",), is_function=True),
 }

@@ -53,6 +53,7 @@ PLACES = (
     Place("solver", "schedule", "schedules"),
     Place("devices", "sampling", "samplers"),
     Place("systems", "model", "systems"),
+    Place("merge", "rule", "merge"),
     Place("stop", "rule", "stopping"),
     Place("engine", "name", "engines"),
 )
@@ -65,6 +66,7 @@ _SECTIONS: Mapping[str, type[PartSection]] = {
     "solver": sections.SolverConfig,
     "devices": sections.DevicesConfig,
     "systems": sections.SystemsConfig,
+    "merge": sections.MergeConfig,
     "stop": sections.StopConfig,
     "engine": sections.EngineConfig,
 }

@@ -27,6 +27,7 @@ __all__ = [
     "DevicesConfig",
     "EngineConfig",
     "MeasureConfig",
+    "MergeConfig",
     "MethodConfig",
     "ModelConfig",
     "SolverConfig",
@@ -104,6 +105,12 @@ class SystemsConfig(PartSection):
         | Annotated[str, Field(pattern=r"^q(0?\.\d*[1-9]\d*|1(\.0*)?)$")],
         Field(description="a number of seconds > 0 or a quantile of what the chosen devices need, such as 'q0.8'"),
     ] = "q0.8"
+
+
+class MergeConfig(PartSection):
+    """`[merge]`: how the replies of a round become one."""
+
+    rule: Text = "mean"
 
 
 class MeasureConfig(Section):

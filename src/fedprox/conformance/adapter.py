@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedprox.config import Config
 from fedprox.conformance.problem import Params
 from fedprox.core.trees import Tree, to_numpy
-from fedprox.engines import Broadcast, DeviceSide, Task
+from fedprox.engines import Broadcast, Task, device_side
 from fedprox.methods import fedprox
 from fedprox.models import Model
 from fedprox.participation.budget import steps_per_epoch
@@ -38,16 +39,10 @@ def ours(
     population = Population.from_arrays(x, y, device=nobody, test=np.zeros(len(y), bool))
     start = {name: np.asarray(array, np.float32) for name, array in params.items()}
     model = _model(embedding)
-    device = DeviceSide(
-        model=model,
-        method=fedprox(),
-        solver_for=lambda device: sgd(),
-        samples=population.train,
-        loaded=LoadedSamples.of(population.train, model),
-        seed=seed,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-    )
+    loaded = LoadedSamples.of(population.train, model)
+    solver = {"learning_rate": learning_rate, "batch_size": batch_size}
+    config = Config.from_dict({"seed": seed, "solver": solver})
+    device = device_side(config, population.train, loaded, model, fedprox(), lambda device: sgd())
     steps = epochs * int(steps_per_epoch(len(y), batch_size))
     task = Task(device=0, budget=steps, weight=1.0, mass=1.0)
     broadcast = Broadcast(1, start, (), mu)

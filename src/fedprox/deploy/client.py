@@ -10,36 +10,41 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedprox import methods
 from fedprox.config import Config
-from fedprox.core.compilation import compiled, prepare
+from fedprox.core.compilation import prepare
 from fedprox.core.errors import ConfigError
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, flatten_names, to_numpy, total, unflatten_names
-from fedprox.deploy.deadline import Deadline, TimedProblem
 from fedprox.deploy.device_data import DeviceData
-from fedprox.deploy.messages import Evaluation, Instruction, Introduction, Model, Work, WrongMessageError
+from fedprox.deploy.messages import (
+    Evaluation,
+    Gradient,
+    Instruction,
+    Introduction,
+    Model,
+    Named,
+    Work,
+    WrongMessageError,
+)
 from fedprox.deploy.settings import run_settings
+from fedprox.engines import device_side
+from fedprox.engines.deadline import Deadline
 from fedprox.measures import Measurer
+from fedprox.methods import Method, Posed
 from fedprox.methods.solver_choice import choose_solver
 from fedprox.models import Model as LocalModel
 from fedprox.models.initial_model import initial_params
-from fedprox.population.loaded_samples import LoadedSamples, scalar, to_backend
+from fedprox.population.loaded_samples import LoadedSamples, to_backend
 from fedprox.privacy import build_mechanism, system_normals
 from fedprox.solvers import Solver
-from fedprox.solvers.inexactness import gradient_norm_program, inexactness
-from fedprox.solvers.solver import span
-from fedprox.solvers.subproblem import Subproblem, device_gradient
+from fedprox.solvers.subproblem import Subproblem
 
 __all__ = ["Device", "client_app"]
 
@@ -49,6 +54,8 @@ def client_app(
     model: Callable[[Config], LocalModel],
     data: Callable[[Config, int], DeviceData],
     solver: Callable[[Config], Solver] | None = None,
+    *,
+    method: Callable[[Config], Method] | None = None,
 ) -> ClientApp:
     """Return the Flower app of a device.
 
@@ -56,7 +63,7 @@ def client_app(
       settings: the app's TOML file, the same as the server's.
       model: the model for a config.
       data: the samples of this device, given its number: the `partition-id` of the node's config.
-      solver: the local solver for a config, where it is not one that the config names.
+      solver, method: what takes the place of what the config names, for a config, as on the server.
     """
     app = ClientApp()
 
@@ -64,12 +71,22 @@ def client_app(
         prepare()
         config = run_settings(settings, context.run_config)
         own = data(config, _read_number(context))
-        return Device(config, model(config), own, solver(config) if solver is not None else None)
+        return Device(
+            config,
+            model(config),
+            own,
+            solver(config) if solver is not None else None,
+            method(config) if method is not None else None,
+        )
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
         config = run_settings(settings, context.run_config)
         return _reply(introduction(data(config, _read_number(context))), message)
+
+    @app.query("gradient")
+    def gradient(message: Message, context: Context) -> Message:
+        return _reply(device(context).gradient(Model.from_records(message.content)), message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -91,12 +108,21 @@ def introduction(data: DeviceData) -> Introduction:
 class Device:
     """A device with its data: what it does with the messages of the server."""
 
-    def __init__(self, config: Config, model: LocalModel, data: DeviceData, solver: Solver | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        model: LocalModel,
+        data: DeviceData,
+        solver: Solver | None = None,
+        method: Method | None = None,
+    ) -> None:
         self._config, self._model, self._data = config, model, data
-        self._solver = choose_solver(config, solver, methods.build(config.method))(data.device)
         self._like = initial_params(config, model)
         self._loaded = LoadedSamples.of(data.population.train, model)
         self._mechanism = build_mechanism(config)
+        method = method or methods.build(config.method, config.seed)
+        solver_for = choose_solver(config, solver, method)
+        self._side = device_side(config, data.samples, self._loaded, model, method, solver_for)
 
     def work(self, asked: Instruction, arrived: float | None = None) -> Work:
         """Work on the subproblem until the budget or the time is spent."""
@@ -105,36 +131,22 @@ class Device:
         started = time.monotonic() if arrived is None else arrived
         left = asked.seconds - (time.monotonic() - started) if asked.seconds else math.inf
         deadline = Deadline(left)
-        anchor = unflatten_names(asked.params, like=self._like)
-        linear = None if asked.linear is None else to_backend(unflatten_names(asked.linear, like=self._like))
-        solver = self._config.solver
-        local = TimedProblem(
-            model=self._model,
-            problem=Subproblem(to_backend(anchor), scalar(asked.mu), linear),
-            samples=self._data.samples,
-            loaded=self._loaded,
-            device=self._data.device,
-            round=asked.round,
-            seed=self._config.seed,
-            budget=asked.budget,
-            batch_size=solver.batch_size,
-            learning_rate=solver.learning_rate,
-            gamma=solver.gamma,
-            deadline=deadline,
-        )
-        found, steps = self._solver.solve(local)
+        received = unflatten_names(asked.params, like=self._like)
+        posed = Posed(self._tree(asked.anchor), asked.mu, self._tree(asked.linear), self._tree(asked.start))
+        shared = Subproblem(to_backend(received), None)
+        local, found, steps = self._side.work(asked.device, asked.round, shared, posed, asked.budget, deadline)
         deadline.stop()
         seconds = time.monotonic() - started
         samples_in_step = local.count / local.steps_per_epoch
         pace = deadline.steps_per_second
         return Work(
-            params=flatten_names(self._sent(anchor, to_numpy(found))),
+            params=flatten_names(self._sent(received, to_numpy(found))),
             steps=steps,
             seconds=seconds,
-            loss=self._measurer().measure(anchor).train_loss,
+            loss=self._measurer().measure(received).train_loss,
             stopped_by_time=deadline.passed,
             speed=None if pace is None else pace * samples_in_step,
-            gamma=self._inexactness(local, found) if self._config.measure.gamma else None,
+            gamma=self._side.inexactness(local, found) if self._config.measure.gamma else None,
         )
 
     def _sent(self, anchor: Tree, params: Tree) -> Tree:
@@ -142,6 +154,13 @@ class Device:
         if self._mechanism is None or not self._mechanism.on_devices:
             return params
         return total(anchor, self._mechanism.update(anchor, params, system_normals))
+
+    def _tree(self, named: Named | None) -> Tree:
+        return None if named is None else unflatten_names(named, like=self._like)
+
+    def gradient(self, asked: Model) -> Gradient:
+        """Return grad F_k at a model."""
+        return Gradient(flatten_names(self._gradient(unflatten_names(asked.params, like=self._like))))
 
     def evaluate(self, asked: Model) -> Evaluation:
         """Measure a model on the device's samples."""
@@ -162,23 +181,7 @@ class Device:
         return Measurer(self._data.population, self._loaded, self._model, Workers(1), gradients=False)
 
     def _gradient(self, params: Tree) -> Tree:
-        """Return grad F_k."""
-        program = _gradient_program(self._model, self._loaded.block)
-        count = np.int32(len(self._data.population.train))
-        return to_numpy(program(to_backend(params), self._loaded.x, self._loaded.y, count))
-
-    def _inexactness(self, local: TimedProblem, params: Tree) -> float:
-        program = gradient_norm_program(self._model, self._loaded.block)
-        data = (local.problem, self._loaded.x, self._loaded.y, span(local.begin, local.count))
-        return inexactness(float(program(params, *data)), float(program(local.start, *data)))
-
-
-@lru_cache(maxsize=8)
-def _gradient_program(model: LocalModel, block: int) -> Callable[..., Any]:
-    def program(params: Tree, x: jax.Array, y: jax.Array, count: jax.Array) -> Tree:
-        return device_gradient(model, params, x, y, jnp.int32(0), count, block)
-
-    return compiled(program, small=model.small)
+        return self._side.gradient(self._data.device, to_backend(params))
 
 
 def _reply(said: Any, to: Message) -> Message:

@@ -1,4 +1,4 @@
-"""The measures of a model from what the devices report of it: the same numbers as `fedprox.measures`, pooled.
+"""Measuring over reports: each device measures the model on its own samples, and the server pools the numbers.
 
     f(w) = sum_k n_k F_k(w) / sum_k n_k        (Equation 1)
 
@@ -7,16 +7,72 @@ over the devices that answered. Where the dissimilarity is measured, devices als
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from flwr.app import MessageType
 
-from fedprox.core.trees import quiet, squared_norm
-from fedprox.deploy.messages import Evaluation, Introduction, Named
+from fedprox.config import Config
+from fedprox.core.trees import Tree, flatten_names, quiet, squared_norm
+from fedprox.deploy.message_exchange import Post
+from fedprox.deploy.messages import Evaluation, Introduction, Model, Named, WrongMessageError
+from fedprox.deploy.roster import Roster
 from fedprox.measures import Measures, dissimilarity
 
-__all__ = ["evaluation_rows", "pooled", "reason_to_ignore"]
+__all__ = ["ReportMeasurer", "pooled", "reason_to_ignore"]
+
+_LOG = logging.getLogger("fedprox.deploy")
+
+
+class ReportMeasurer:
+    """Measures models by asking all devices of a federation."""
+
+    def __init__(self, config: Config, roster: Roster, post: Post) -> None:
+        self._config, self._roster, self._post = config, roster, post
+        self._reports: dict[int, Evaluation] = {}
+        self._reported: Tree = None  # the model that the reports are of
+
+    def compile(self, params: Tree) -> None:
+        """Do nothing: the devices compile, each for itself."""
+
+    def measure(self, params: Tree) -> Measures | None:
+        """Return the measures over the devices that report; None where none does, which says nothing of the model."""
+        self._ask(params)
+        return pooled(self._reports, gradient=self._config.measure.dissimilarity) if self._reports else None
+
+    def per_device(self, params: Tree) -> list[dict[str, Any]]:
+        """Return the last report of each device; one that did not report has samples 0 and nothing else."""
+        if self._reported is not params:
+            self._ask(params)
+        return _evaluation_rows(self._reports, self._roster.devices)
+
+    def _ask(self, params: Tree) -> None:
+        deploy, named = self._config.deploy, flatten_names(params)
+        question = Model(named).to_records()
+        nodes = {self._roster.node(device): device for device in self._roster.devices}
+        wait = deploy.deadline + deploy.grace if deploy.deadline else 0.0
+        answers = self._post.ask(dict.fromkeys(nodes, question), MessageType.EVALUATE, seconds=wait)
+        self._reports, self._reported = {}, params
+        for node, answer in answers.items():
+            device, problem = nodes[node], answer.problem
+            if answer.records is not None:
+                problem = self._take(device, answer.records, named)
+            if problem:
+                _LOG.warning("round %s: device %d is not measured: %s", self._post.group, device, problem)
+
+    def _take(self, device: int, records: Any, params: Named) -> str | None:
+        try:
+            report = Evaluation.from_records(records)
+        except WrongMessageError as error:
+            return str(error)
+        said = self._roster.samples(device)
+        problem = reason_to_ignore(report, said, params, gradient=self._config.measure.dissimilarity)
+        if problem is None:
+            self._reports[device] = report
+        return problem
 
 
 def reason_to_ignore(evaluation: Evaluation, said: Introduction, params: Named, *, gradient: bool) -> str | None:
@@ -41,15 +97,13 @@ def reason_to_ignore(evaluation: Evaluation, said: Introduction, params: Named, 
 
 @quiet
 def pooled(reports: Mapping[int, Evaluation], *, gradient: bool) -> Measures:
-    """Return the measures over the devices that reported; a loss that is not a number where none did.
+    """Return the measures over the devices that reported, at least one.
 
     >>> report = Evaluation(3, 1.0, 1.0, 0, None, None), Evaluation(1, 5.0, 0.0, 0, None, None)
     >>> pooled(dict(enumerate(report)), gradient=False).train_loss
     2.0
     """
     known = [reports[device] for device in sorted(reports)]
-    if not known:
-        return Measures(math.nan, None, None, math.nan if gradient else None, math.nan if gradient else None)
     sizes = np.array([one.train_samples for one in known], np.float64)
     total = float(sizes.sum())
     variance = b = None
@@ -68,12 +122,12 @@ def pooled(reports: Mapping[int, Evaluation], *, gradient: bool) -> Measures:
         _share([(one.test_samples, one.test_accuracy) for one in known]),
         variance,
         b,
+        reports=len(known),
     )
 
 
-def evaluation_rows(reports: Mapping[int, Evaluation], devices: range) -> list[dict[str, object]]:
-    """Return the rows of `evaluation.jsonl`; a device that did not report has samples 0 and nothing else."""
-    rows: list[dict[str, object]] = []
+def _evaluation_rows(reports: Mapping[int, Evaluation], devices: range) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
     for device in devices:
         one = reports.get(device, Evaluation(0, math.nan, None, 0, None, None))
         rows.append(
@@ -85,7 +139,6 @@ def evaluation_rows(reports: Mapping[int, Evaluation], devices: range) -> list[d
                 "test_samples": one.test_samples,
                 "test_loss": one.test_loss,
                 "test_accuracy": one.test_accuracy,
-                "name": str(device),
             }
         )
     return rows

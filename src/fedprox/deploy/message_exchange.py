@@ -52,21 +52,20 @@ class Post:
         self._now, self._sleep = now, sleep
         self._given_up: set[str] = set()  # messages whose answer may still come
         self.late = 0  # answers that came after the server had stopped waiting
+        self.group = "0"  # what Flower groups messages by: the round
 
     def online(self) -> set[int]:
         """Return the nodes that are connected."""
         return set(self._grid.get_node_ids())
 
-    def ask(
-        self, contents: Mapping[int, RecordDict], kind: str, *, seconds: float = 0.0, group: str = ""
-    ) -> dict[int, NodeAnswer]:
+    def ask(self, contents: Mapping[int, RecordDict], kind: str, *, seconds: float = 0.0) -> dict[int, NodeAnswer]:
         """Send each node its message and wait for the answers, at most `seconds` (0: until each is there or failed)."""
         online = self.online()
         answers = {node: NodeAnswer(None, "the node is offline", 0.0) for node in contents if node not in online}
         asked = [node for node in contents if node in online]
         ttl = seconds + _TTL if seconds else None
         messages = [
-            Message(contents[node], dst_node_id=node, message_type=kind, ttl=ttl, group_id=group) for node in asked
+            Message(contents[node], dst_node_id=node, message_type=kind, ttl=ttl, group_id=self.group) for node in asked
         ]
         sent = self._now()
         ids = list(self._grid.push_messages(messages)) if messages else []

@@ -1,14 +1,17 @@
 """What goes over the wire: named arrays and a few numbers, in Flower's records.
 
-    to a device    train: its number, w^t, the linear term c_k where there is one, round, mu, budget, seconds
+    to a device    train: its number, w^t, where the method has them c_k, a_k and a starting point, round, mu, budget,
+                   seconds
                    evaluate: w
                    query: nothing
+                   query.gradient: w^t
     back           train: w_k, steps, seconds, samples per second, F_k(w^t), gamma
                    evaluate: loss and accuracy on its samples; where the dissimilarity is measured, grad F_k(w)
                    query: its number and how many samples it has
+                   query.gradient: grad F_k(w^t)
 
-A device solves the one subproblem h_k (Equation 2 with a linear term) and sends back its iterate, whatever the method:
-what else a method makes of it, and what it remembers for a device, stays on the server.
+A device solves the subproblem h_k (Equation 2 with a linear term and an anchor) and sends back its iterate, whatever
+the method: what else a method makes of it, and what it remembers for a device, stays on the server.
 
 Arrays travel as the bytes of `.npy` files. They are read by `read_array`, which takes plain numbers only and trusts
 no length that the bytes do not bear out; nothing is ever unpickled.
@@ -27,9 +30,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedprox.core.errors import RunError
+from fedprox.methods.device_view import Mu
 
 __all__ = [
     "Evaluation",
+    "Gradient",
     "Instruction",
     "Introduction",
     "Model",
@@ -41,7 +46,7 @@ __all__ = [
 
 Named = dict[str, NDArray[Any]]
 
-_ARRAYS, _LINEAR, _VALUES = "arrays", "linear", "values"
+_ARRAYS, _LINEAR, _ANCHOR, _START, _VALUES = "arrays", "linear", "anchor", "start", "values"
 _MOST_SAMPLES = 2**31 - 1  # of a device, as of a population
 
 
@@ -57,28 +62,44 @@ class Instruction:
     params: Named  # w^t
     linear: Named | None  # c_k
     round: int
-    mu: float
+    mu: Mu
     budget: int  # in mini-batch steps
     seconds: float  # it may work; 0: as long as it takes
+    anchor: Named | None = None  # a_k; None: w^t
+    start: Named | None = None  # None: w^t
 
     def to_records(self) -> RecordDict:
         """Return the message."""
-        names = ("device", "round", "mu", "budget", "seconds")
-        return _records({name: getattr(self, name) for name in names}, self.params, self.linear)
+        values = {name: getattr(self, name) for name in ("device", "round", "budget", "seconds")}
+        if isinstance(self.mu, Mapping):
+            values |= {"mu-patterns": list(self.mu), "mu-values": [float(value) for value in self.mu.values()]}
+        else:
+            values["mu"] = float(self.mu)
+        return _records(values, self.params, linear=self.linear, anchor=self.anchor, start=self.start)
 
     @classmethod
     def from_records(cls, records: RecordDict) -> Instruction:
         """Read the message."""
         values = _values(records)
-        linear = _arrays(records, _LINEAR) if _LINEAR in records.array_records else None
+
+        def given(key: str) -> Named | None:
+            return _arrays(records, key) if key in records.array_records else None
+
+        mu: Mu
+        if "mu-patterns" in values:
+            mu = dict(zip(values["mu-patterns"], values["mu-values"], strict=True))
+        else:
+            mu = _number(values, "mu")
         return cls(
             _whole(values, "device"),
             _arrays(records, _ARRAYS),
-            linear,
+            given(_LINEAR),
             _whole(values, "round"),
-            _number(values, "mu"),
+            mu,
             _whole(values, "budget"),
             _number(values, "seconds"),
+            given(_ANCHOR),
+            given(_START),
         )
 
 
@@ -132,6 +153,22 @@ class Model:
 
     @classmethod
     def from_records(cls, records: RecordDict) -> Model:
+        """Read the message."""
+        return cls(_arrays(records, _ARRAYS))
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A device's gradient at a model."""
+
+    params: Named  # grad F_k, under the names of the parameters
+
+    def to_records(self) -> RecordDict:
+        """Return the message."""
+        return _records({}, self.params)
+
+    @classmethod
+    def from_records(cls, records: RecordDict) -> Gradient:
         """Read the message."""
         return cls(_arrays(records, _ARRAYS))
 
@@ -221,9 +258,9 @@ def read_array(data: bytes) -> NDArray[Any]:
     return np.frombuffer(rest, dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
-def _records(values: Mapping[str, Any], arrays: Named | None = None, linear: Named | None = None) -> RecordDict:
+def _records(values: Mapping[str, Any], arrays: Named | None = None, **more: Named | None) -> RecordDict:
     records: dict[str, Any] = {_VALUES: ConfigRecord(dict(values))}
-    for key, named in ((_ARRAYS, arrays), (_LINEAR, linear)):
+    for key, named in {_ARRAYS: arrays, **more}.items():
         if named is not None:
             records[key] = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in named.items()})
     return RecordDict(records)

@@ -12,24 +12,35 @@ from pathlib import Path
 from fedprox.core.errors import RunFolderError
 from fedprox.core.files import write_atomically
 
-__all__ = ["record_release", "released_rounds"]
+__all__ = ["Releases"]
 
 _FILE = "released.json"
 
 
-def record_release(folder: Path, rounds: int) -> None:
-    """Write down that so many rounds are being sent out, with this one."""
-    write_atomically(folder / _FILE, json.dumps({"rounds": rounds}).encode())
+class Releases:
+    """The count of a run's releases, in its folder.
+
+    Args:
+      folder: the run folder.
+      at_least: the round of the checkpoint that the run goes back to; so many have been sent out.
+    """
+
+    def __init__(self, folder: Path, at_least: int) -> None:
+        self._file = folder / _FILE
+        self.rounds = _read(self._file, at_least)
+
+    def add(self) -> None:
+        """Count one more round, which is about to be sent out."""
+        self.rounds += 1
+        write_atomically(self._file, json.dumps({"rounds": self.rounds}).encode())
 
 
-def released_rounds(folder: Path, at_least: int) -> int:
-    """Return how many rounds were sent out so far, of a run whose checkpoint is of round `at_least`."""
-    file = folder / _FILE
+def _read(file: Path, at_least: int) -> int:
     try:
         rounds = json.loads(file.read_text())["rounds"] if file.exists() else 0
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunFolderError(f"{file} must say how many rounds were sent out: {error}") from None
-    if not isinstance(rounds, int) or rounds < at_least:
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < at_least:
         raise RunFolderError(
             f"{file} must say how many rounds were sent out, at least {at_least}, the round of the checkpoint; "
             f"got {rounds!r}"

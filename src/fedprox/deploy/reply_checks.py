@@ -8,7 +8,7 @@ import numpy as np
 
 from fedprox.deploy.messages import Named, Work
 
-__all__ = ["distance", "reason_to_refuse"]
+__all__ = ["distance", "reason_to_refuse", "wrong_arrays"]
 
 
 def reason_to_refuse(work: Work, anchor: Named, *, budget: int, max_norm: float = 0.0) -> str | None:
@@ -24,7 +24,7 @@ def reason_to_refuse(work: Work, anchor: Named, *, budget: int, max_norm: float 
     >>> reason_to_refuse(reply, anchor, budget=5)
     "'weight' has entries that are not finite"
     """
-    if reason := _wrong_arrays(work.params, anchor):
+    if reason := wrong_arrays(work.params, anchor):
         return reason
     if work.steps > budget:
         return f"{work.steps} steps are more than the budget of {budget}"
@@ -51,7 +51,8 @@ def _wrong_numbers(work: Work) -> str | None:
     return None
 
 
-def _wrong_arrays(params: Named, anchor: Named) -> str | None:
+def wrong_arrays(params: Named, anchor: Named) -> str | None:
+    """Return how arrays differ in names, shapes or precision from those of the model, or that they are not finite."""
     if missing := sorted(anchor.keys() - params.keys()):
         return f"{missing[0]!r} is missing"
     if extra := sorted(params.keys() - anchor.keys()):

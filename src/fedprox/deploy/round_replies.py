@@ -10,7 +10,7 @@ from fedprox.deploy.message_exchange import NodeAnswer
 from fedprox.deploy.messages import Named, Work, WrongMessageError
 from fedprox.deploy.reply_checks import reason_to_refuse
 
-__all__ = ["Collected", "sorted_out"]
+__all__ = ["Collected"]
 
 
 @dataclass(frozen=True)
@@ -21,42 +21,40 @@ class Collected:
     problems: dict[int, str] = field(default_factory=dict)  # why there is none, or why it was refused
     refused: dict[int, str] = field(default_factory=dict)  # of these, the replies that are bad
     seconds: dict[int, float] = field(default_factory=dict)  # from sending to receiving
+    bytes: dict[int, int] = field(default_factory=dict)  # of the arrays, down and up
 
-    def record(self, devices: list[int], *, gamma: bool) -> dict[str, Any]:
-        """Return it as fields of `devices.jsonl`, in the order of the round's list."""
-        work = [self.work.get(device) for device in devices]
+    def record(self, devices: list[int | None]) -> dict[str, Any]:
+        """Return it as fields of `devices.jsonl`, in the order of the round's list; None is a device not asked."""
+        work = [None if device is None else self.work.get(device) for device in devices]
         return {
             "failed": [device in self.problems for device in devices],
-            "problem": [self.problems.get(device) for device in devices],
-            "steps": [one.steps if one else 0 for one in work],
+            "problem": [None if device is None else self.problems.get(device) for device in devices],
             "seconds": [one and one.seconds for one in work],
-            "waited": [self.seconds.get(device) for device in devices],
+            "waited": [None if device is None else self.seconds.get(device) for device in devices],
             "speed": [one and one.speed for one in work],
             "loss": [one and one.loss for one in work],
-            **({"gamma": [one and one.gamma for one in work]} if gamma else {}),
         }
 
-
-def sorted_out(
-    answers: Mapping[int, NodeAnswer], budgets: Mapping[int, int], anchor: Named, max_norm: float
-) -> Collected:
-    """Sort the answers of devices that were sent `anchor` and allowed these budgets."""
-    collected = Collected()
-    for device, answer in answers.items():
-        collected.seconds[device] = answer.seconds
-        if answer.records is None:
-            collected.problems[device] = str(answer.problem)
-            continue
-        try:
-            work = Work.from_records(answer.records)
-            reason = reason_to_refuse(work, anchor, budget=budgets[device], max_norm=max_norm)
-        except WrongMessageError as error:
-            reason = str(error)
-        if reason is not None:
-            collected.refused[device] = reason
-            collected.problems[device] = f"refused: {reason}"
-        elif work.steps == 0 and work.stopped_by_time:
-            collected.problems[device] = "the time was up before its first step"
-        else:
-            collected.work[device] = work
-    return collected
+    def sort(
+        self, answers: Mapping[int, NodeAnswer], budgets: Mapping[int, int], anchor: Named, max_norm: float
+    ) -> dict[int, Work]:
+        """Take the answers of devices that were sent `anchor` and allowed these budgets; return work that is good."""
+        good: dict[int, Work] = {}
+        for device, answer in answers.items():
+            self.seconds[device] = self.seconds.get(device, 0.0) + answer.seconds
+            if answer.records is None:
+                self.problems[device] = str(answer.problem)
+                continue
+            try:
+                work = Work.from_records(answer.records)
+                reason = reason_to_refuse(work, anchor, budget=budgets[device], max_norm=max_norm)
+            except WrongMessageError as error:
+                reason = str(error)
+            if reason is not None:
+                self.refused[device] = reason
+                self.problems[device] = f"refused: {reason}"
+            elif work.steps == 0 and work.stopped_by_time:
+                self.problems[device] = "the time was up before its first step"
+            else:
+                good[device] = work
+        return good

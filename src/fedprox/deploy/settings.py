@@ -56,11 +56,6 @@ def check_deployable(config: Config) -> None:
     """Refuse what real devices cannot do."""
     if config.deploy.devices < 1:
         raise ConfigError(f"`deploy.devices` must be the number of devices, at least 1; got {config.deploy.devices}")
-    if config.method.name == "feddane":
-        raise ConfigError(
-            "`method.name` must not be 'feddane' on real devices: it asks them for a gradient before every round; "
-            "got 'feddane'"
-        )
     if config.systems.model != "stragglers":
         raise ConfigError(
             "`systems.model` must be 'stragglers' on real devices, who have clocks of their own (`deploy.deadline`); "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedprox.engines.build import Blueprint, device_side
-from fedprox.engines.device_side import Broadcast, DeviceReply, DeviceSide, Task
+from fedprox.engines.device_side import Broadcast, DeviceReply, DeviceSide, Task, Work, view_device
 from fedprox.engines.local import LocalEngine
-from fedprox.engines.outcome import Engine, RoundOutcome, RoundSum
+from fedprox.engines.outcome import Engine, RoundOutcome, RoundRequest, Shares
 
 __all__ = [
     "Blueprint",
@@ -15,7 +15,10 @@ __all__ = [
     "Engine",
     "LocalEngine",
     "RoundOutcome",
-    "RoundSum",
+    "RoundRequest",
+    "Shares",
     "Task",
+    "Work",
     "device_side",
+    "view_device",
 ]

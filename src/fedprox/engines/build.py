@@ -14,7 +14,7 @@ from fedprox.engines.device_side import DeviceSide
 from fedprox.methods import Method
 from fedprox.methods.solver_choice import SolverChoice, choose_solver
 from fedprox.models import Model
-from fedprox.population import Population
+from fedprox.population import Population, Samples
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.privacy import build_mechanism
 from fedprox.solvers import Solver
@@ -25,21 +25,21 @@ __all__ = ["Blueprint", "device_side"]
 
 def device_side(
     config: Config,
-    population: Population,
-    train: LoadedSamples,
+    samples: Samples,
+    loaded: LoadedSamples,
     model: Model,
     method: Method,
     solver_for: Callable[[int], Solver],
     *,
     ahead: Callable[[Iterator[Any]], Iterator[Any]] = iter,
 ) -> DeviceSide:
-    """Return the devices' side of a run."""
+    """Return the devices' side of a run; everything that solves for a device is built here."""
     return DeviceSide(
         model=model,
         method=method,
         solver_for=solver_for,
-        samples=population.train,
-        loaded=train,
+        samples=samples,
+        loaded=loaded,
         seed=config.seed,
         batch_size=config.solver.batch_size,
         learning_rate=config.solver.learning_rate,
@@ -77,4 +77,5 @@ class Blueprint:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever made the blueprint has been warned
             solver_for = choose_solver(config, self.solver, method)
-        return device_side(config, population, LoadedSamples.of(population.train, model), model, method, solver_for)
+        loaded = LoadedSamples.of(population.train, model)
+        return device_side(config, population.train, loaded, model, method, solver_for)

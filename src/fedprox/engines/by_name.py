@@ -67,7 +67,7 @@ def open_engine(run: EngineSetup) -> Engine:
 def local_engine(run: EngineSetup) -> Engine:
     """Return the engine of this process."""
     side = device_side(
-        run.config, run.population, run.train, run.model, run.method, run.solver_for, ahead=run.workers.ahead
+        run.config, run.population.train, run.train, run.model, run.method, run.solver_for, ahead=run.workers.ahead
     )
     return LocalEngine(side, run.workers)
 

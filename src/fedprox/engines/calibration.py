@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from fedprox.config import Config
 from fedprox.core.compilation import prepare
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
-from fedprox.engines import Broadcast, DeviceSide, Task
+from fedprox.engines import Broadcast, DeviceSide, Task, device_side
 from fedprox.methods import Method
 from fedprox.methods.solver_choice import choose_solver
 from fedprox.models import Model
@@ -66,16 +66,9 @@ def measure_speed(
     model = model or data.model_for(config, population)
     method = methods.build(config.method)
     solver = choose_solver(config, None, method)
-    side = DeviceSide(
-        model=model,
-        method=method,
-        solver_for=solver,
-        samples=population.train,
-        loaded=LoadedSamples.of(population.train, model),
-        seed=config.seed,
-        batch_size=config.solver.batch_size,
-        learning_rate=config.solver.learning_rate,
-    )
+    loaded = LoadedSamples.of(population.train, model)
+    side = device_side(config, population.train, loaded, model, method, solver)
+    side = replace(side, gamma=0.0, mechanism=None)  # steps are timed, not what ends them
     sizes = np.diff(population.train.offsets)
     device = int(np.argsort(sizes, kind="stable")[len(sizes) // 2])
     params = initial_params(config, model)

@@ -1,7 +1,9 @@
 """The device's side of a round: solve the subproblem, measure the solution, reply.
 
 It is the same wherever it runs, in a thread of this process or on another machine: everything random in it is drawn
-for (seed, round, device).
+for (seed, round, device). A simulation does all of it in one place (`DeviceSide.solve`). A real device does the work
+(`DeviceSide.work`), with a deadline, and sends its iterate; the method itself runs on the server, which keeps what it
+remembers for the device.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from fedprox.core.compilation import compiled
 from fedprox.core.errors import RunError
 from fedprox.core.randomness import Purpose
 from fedprox.core.trees import Tree, quiet, scale, squared_distance, to_numpy
-from fedprox.methods import DeviceView, Method, Posed
+from fedprox.engines.deadline import Deadline, TimedProblem
+from fedprox.methods import DeviceView, Method, Posed, Received, Reply
 from fedprox.models import Model
 from fedprox.population import Samples
 from fedprox.population.loaded_samples import LoadedSamples, scalar, to_backend
@@ -28,7 +31,7 @@ from fedprox.solvers.inexactness import gradient_norm_program, inexactness
 from fedprox.solvers.solver import span
 from fedprox.solvers.subproblem import Subproblem, device_gradient, place_mu
 
-__all__ = ["Broadcast", "DeviceReply", "DeviceSide", "Task"]
+__all__ = ["Broadcast", "DeviceReply", "DeviceSide", "Task", "Work", "view_device"]
 
 
 class Task(NamedTuple):
@@ -39,6 +42,14 @@ class Task(NamedTuple):
     weight: float  # in the average
     mass: float  # p_k
     state: Tree = None  # what the device remembers; None: it has not taken part yet
+
+    def weighted(self, reply: Reply) -> tuple[Tree, Tree]:
+        """Return what a reply adds to the two sums of the round."""
+        return scale(reply.averaged, self.weight), scale(reply.summed, self.mass)
+
+    def received(self, reply: Reply, steps: int) -> Received:
+        """Return a reply for methods and merge rules that see every one; what the device remembers stays out of it."""
+        return Received(self.device, reply._replace(state=None), self.weight, self.mass, steps)
 
 
 class Broadcast(NamedTuple):
@@ -51,15 +62,21 @@ class Broadcast(NamedTuple):
     wants_drift: bool = False  # whether devices are to say how far they went
 
 
+class Work(NamedTuple):
+    """What a device has done on its subproblem."""
+
+    local: LocalProblem
+    found: Tree  # the solution w_k, where the programs run
+    steps: int
+
+
 class DeviceReply(NamedTuple):
     """What comes back from a device."""
 
-    averaged: Tree  # weight * its reply, which under privacy is its update instead of its model
-    summed: Tree  # p_k * its reply
-    state: Tree
+    reply: Reply  # under privacy its update stands in place of its model
     steps: int
     drift2: float | None  # ||w_k - w^t||^2, where it was asked for
-    solved: tuple[LocalProblem, Tree]  # the subproblem and the solution w_k, for whoever wants to look closer
+    solved: tuple[LocalProblem, Tree]  # the subproblem and the solution w_k, to look closer at
 
 
 @dataclass(frozen=True)
@@ -88,68 +105,59 @@ class DeviceSide:
         """Work on the subproblem of a device; `shared` is what all devices of the round have in common of it."""
         own = self.gradient(task.device, shared.anchor) if self.method.needs_gradients else None
         state = self.method.start_device(broadcast.params) if task.state is None else task.state
-        solver = self.solver_for(task.device)
-        solved: list[tuple[LocalProblem, Tree, int]] = []
+        solved: list[Work] = []
 
         def pose(posed: Posed, budget: int) -> tuple[Tree, int]:
-            local = self._local(task.device, broadcast, shared, posed, budget)
-            found, steps = solver.solve(local)
-            solved.append((local, found, steps))
-            return to_numpy(found), steps
+            done = self.work(task.device, broadcast.round, shared, posed, budget)
+            solved.append(done)
+            return to_numpy(done.found), done.steps
 
-        reply = self.method.work(
-            DeviceView(
-                received=broadcast.params,
-                sent=broadcast.sent,
-                state=state,
-                gradient=own,
-                mu=broadcast.mu,
-                budget=task.budget,
-                learning_rate=self.rate(broadcast.round),
-                solver=solver,
-                pose=pose,
-            )
-        )
+        solver = self.solver_for(task.device)
+        view = view_device(broadcast, task.budget, state, own, solver, self.rate(broadcast.round), pose)
+        reply = self.method.work(view)
         if not solved:
             raise RunError(f"method {self.method.name} must have every device solve a subproblem; work() solved none")
         local, found, _ = solved[0]
-        averaged = reply.averaged
         if self.mechanism is not None:
             normals = seeded_normals(self.seed, Purpose.DEVICE_NOISE, broadcast.round, task.device)
-            averaged = self.mechanism.update(broadcast.params, averaged, normals)
-        return DeviceReply(
-            averaged=scale(averaged, task.weight),
-            summed=scale(reply.summed, task.mass),
-            state=reply.state,
-            steps=sum(steps for _, _, steps in solved),
-            drift2=squared_distance(to_numpy(found), broadcast.params) if broadcast.wants_drift else None,
-            solved=(local, found),
-        )
+            reply = reply._replace(averaged=self.mechanism.update(broadcast.params, reply.averaged, normals))
+        drift2 = squared_distance(to_numpy(found), broadcast.params) if broadcast.wants_drift else None
+        return DeviceReply(reply, sum(done.steps for done in solved), drift2, (local, found))
 
-    def _local(self, device: int, broadcast: Broadcast, shared: Subproblem, posed: Posed, budget: int) -> LocalProblem:
-        """Return the subproblem that a method poses, with its arrays where the programs run."""
-        problem = shared._replace(mu=place_mu(posed.mu, broadcast.params))
+    def work(
+        self,
+        device: int,
+        round: int,
+        shared: Subproblem,
+        posed: Posed,
+        budget: int,
+        deadline: Deadline | None = None,
+    ) -> Work:
+        """Work on the subproblem that a method poses until the budget is spent, or the deadline where there is one."""
+        problem = shared._replace(mu=place_mu(posed.mu, shared.anchor))
         start = None if posed.start is None else to_backend(posed.start)
         if posed.anchor is not None:
             problem = problem._replace(anchor=to_backend(posed.anchor))
             start = shared.anchor if start is None else start
         if posed.linear is not None:
             problem = problem._replace(linear=to_backend(posed.linear))
-        return LocalProblem(
-            model=self.model,
-            problem=problem,
-            samples=self.samples,
-            loaded=self.loaded,
-            device=device,
-            round=broadcast.round,
-            seed=self.seed,
-            budget=budget,
-            batch_size=self.batch_size,
-            learning_rate=self.rate(broadcast.round),
-            gamma=self.gamma,
-            ahead=self.ahead,
-            start_at=start,
-        )
+        given: dict[str, Any] = {
+            "model": self.model,
+            "problem": problem,
+            "samples": self.samples,
+            "loaded": self.loaded,
+            "device": device,
+            "round": round,
+            "seed": self.seed,
+            "budget": budget,
+            "batch_size": self.batch_size,
+            "learning_rate": self.rate(round),
+            "gamma": self.gamma,
+            "ahead": self.ahead,
+            "start_at": start,
+        }
+        local = LocalProblem(**given) if deadline is None else TimedProblem(**given, deadline=deadline)
+        return Work(local, *self.solver_for(device).solve(local))
 
     def warm_up(self, params: Tree) -> None:
         """Compile what a round needs by having one device take one step and forgetting it."""
@@ -179,6 +187,29 @@ class DeviceSide:
             float(program(at, local.problem, self.loaded.x, self.loaded.y, place)) for at in (params, local.start)
         )
         return inexactness(norm, norm_at_start)
+
+
+def view_device(
+    broadcast: Broadcast,
+    budget: int,
+    state: Tree,
+    gradient: Tree,
+    solver: Solver,
+    learning_rate: float,
+    pose: Callable[[Posed, int], tuple[Tree, int]],
+) -> DeviceView:
+    """Return a device as its method sees it in a round; `pose` has it work on a subproblem, wherever it is."""
+    return DeviceView(
+        received=broadcast.params,
+        sent=broadcast.sent,
+        state=state,
+        gradient=gradient,
+        mu=broadcast.mu,
+        budget=budget,
+        learning_rate=learning_rate,
+        solver=solver,
+        pose=pose,
+    )
 
 
 @lru_cache(maxsize=32)

@@ -8,15 +8,16 @@ workers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, quiet, scale
-from fedprox.engines.device_side import Broadcast, DeviceSide, Task
-from fedprox.engines.outcome import RoundOutcome, RoundSum
+from fedprox.engines.device_side import DeviceSide, Task
+from fedprox.engines.outcome import Engine, RoundOutcome, RoundRequest
+from fedprox.methods.merging import ReplySums, RoundSum
 from fedprox.population.loaded_samples import to_backend
 from fedprox.solvers import LocalProblem
 
@@ -25,7 +26,7 @@ __all__ = ["LocalEngine"]
 Item = TypeVar("Item")
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Runs the devices' side of a round on the cores of this machine."""
 
     def __init__(self, device: DeviceSide, workers: Workers) -> None:
@@ -41,25 +42,29 @@ class LocalEngine:
         """Compile what a round needs."""
         self._device.warm_up(params)
 
-    def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast, *, gammas: bool = False) -> RoundOutcome:
-        """Have every task's device work on its subproblem; None is a device that is not asked for its result."""
+    def solve(self, request: RoundRequest) -> RoundOutcome:
+        """Have every task's device work on its subproblem."""
+        tasks, broadcast = request.tasks, request.broadcast
         shared = self._device.shared(broadcast)
-        averaged, summed = RoundSum(len(tasks)), RoundSum(len(tasks))
-        given = RoundOutcome.of_none(len(tasks), gammas)
+        sums = ReplySums(len(tasks))
+        given = RoundOutcome.empty(request)
         solved: list[tuple[LocalProblem, Tree] | None] = [None] * len(tasks)
         adding = Lock()
 
         @quiet
         def solve(position: int, task: Task) -> None:
             answer = self._device.solve(task, broadcast, shared)
-            given.states[position] = answer.state
+            given.states[position] = answer.reply.state
             given.steps[position] = answer.steps
             given.drift2[position] = answer.drift2
-            if gammas:
+            if request.gammas:
                 solved[position] = answer.solved
+            if given.replies is not None:
+                given.replies[position] = task.received(answer.reply, answer.steps)
+                return
+            weighted = task.weighted(answer.reply)
             with adding:
-                averaged.add(position, answer.averaged)
-                summed.add(position, answer.summed)
+                sums.add(position, *weighted)
 
         self._each(tasks, solve, _budget)
         clock = time.perf_counter()
@@ -70,7 +75,8 @@ class LocalEngine:
 
             self._each(solved, measure, _samples)
         seconds = time.perf_counter() - clock
-        return replace(given, averaged=averaged.result(), summed=summed.result(), gamma_seconds=seconds)
+        averaged, summed = sums.result()
+        return replace(given, averaged=averaged, summed=summed, gamma_seconds=seconds)
 
     def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
         """Return sum of weight * grad F_k(params) over the tasks."""
@@ -85,13 +91,6 @@ class LocalEngine:
 
         self._each(tasks, add, _budget)
         return total.result()
-
-    def secure(self, states: Mapping[int, Any]) -> Mapping[int, Tree]:
-        """Return the states: they are here."""
-        return states
-
-    def close(self) -> None:
-        """Do nothing: the threads belong to whoever made them."""
 
     def _each(
         self, items: Sequence[Item | None], work: Callable[[int, Item], None], cost: Callable[[Item], int]

@@ -1,95 +1,122 @@
-"""What an engine gives back for a round, and what the loop may ask of any engine."""
+"""What the loop asks of an engine for a round, and what every engine gives back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
+from numpy.typing import NDArray
 
-from fedprox.core.trees import Tree, TreeSum
+from fedprox.core.trees import Tree
 from fedprox.engines.device_side import Broadcast, Task
+from fedprox.methods import Received
 
-__all__ = ["Engine", "RoundOutcome", "RoundSum"]
+__all__ = ["Engine", "RoundOutcome", "RoundRequest", "Shares"]
+
+
+class Shares(NamedTuple):
+    """Who is merged and with which weight, once it is known who replied; arrays in the order of the round's list."""
+
+    straggler: NDArray[np.bool_]
+    kept: NDArray[np.bool_]
+    weights: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RoundRequest:
+    """What the devices of a round are to do.
+
+    Attributes:
+      tasks: in the order of the round's list; None is a device that is not asked for its result.
+      broadcast: what all of them are sent.
+      settle: `settle(replied, cut_off)` gives the shares where some did not reply, or a deadline cut some off. The
+        weights of the tasks hold where all reply.
+      gammas: whether to measure how exact each solution is (Definition 2).
+      every_reply: whether to give back each reply instead of their sums.
+    """
+
+    tasks: Sequence[Task | None]
+    broadcast: Broadcast
+    settle: Callable[[NDArray[np.bool_], NDArray[np.bool_]], Shares]
+    gammas: bool = False
+    every_reply: bool = False
 
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """What the devices of a round gave, in the order of the round's list; None stands for a device not asked."""
+    """What came of a round, in the order of its list; None stands for a device not asked."""
 
-    averaged: Tree  # sum of weight * reply over those asked; None if nobody was
+    averaged: Tree  # sum of weight * reply over those kept; None if there is none, or every reply is given
     summed: Tree  # sum of p_k * reply
     states: list[Any]  # what each device remembers, or where the engine keeps it
     steps: list[int]
     drift2: list[float | None]  # where it was asked for
+    replied: NDArray[np.bool_]  # who gave a reply that can be used
+    cut_off: NDArray[np.bool_]  # whose work a deadline ended
     gammas: list[float | None] | None = None  # gamma_k^t, where they were asked for
     gamma_seconds: float = 0.0  # how much longer the round took for them
+    replies: list[Received | None] | None = None  # where every reply was asked for
+    bytes: list[int] | None = None  # that crossed a network, where the engine counts them
+    columns: Mapping[str, Any] = field(default_factory=dict)  # further fields of `devices.jsonl`
+    problems: Mapping[int, str] = field(default_factory=dict)  # device -> why it gave nothing that can be used
+    shortfall: str | None = None  # why the round must be repeated, as a rule; None: it need not
 
     @classmethod
-    def of_none(cls, count: int, gammas: bool) -> RoundOutcome:
-        """Return the answer of a round of `count` devices of whom nobody was asked."""
+    def empty(cls, request: RoundRequest) -> RoundOutcome:
+        """Return the outcome of a round before the first reply; all who are asked will reply."""
+        count = len(request.tasks)
         return cls(
             averaged=None,
             summed=None,
             states=[None] * count,
             steps=[0] * count,
             drift2=[None] * count,
-            gammas=[None] * count if gammas else None,
+            replied=np.array([task is not None for task in request.tasks], bool),
+            cut_off=np.zeros(count, bool),
+            gammas=[None] * count if request.gammas else None,
+            replies=[None] * count if request.every_reply else None,
         )
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Where the devices of a round do their work."""
 
     @property
+    @abstractmethod
     def workers(self) -> int:
         """How many devices can work at the same time."""
 
+    @abstractmethod
     def compile(self, params: Tree) -> None:
         """Make ready for the first round."""
 
-    def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast, *, gammas: bool = False) -> RoundOutcome:
-        """Have every task's device work on its subproblem; None is a device that is not asked for its result.
+    @abstractmethod
+    def solve(self, request: RoundRequest) -> RoundOutcome:
+        """Have every task's device work on its subproblem."""
 
-        With `gammas`, measure how exact each solution is (Definition 2).
-        """
-
+    @abstractmethod
     def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
-        """Return sum of weight * grad F_k(params) over the tasks."""
+        """Return sum of weight * grad F_k(params) over the tasks; None if there is no gradient."""
 
     def secure(self, states: Mapping[int, Any]) -> Mapping[int, Tree]:
         """Return what devices remember (by device, as in `RoundOutcome.states`) as trees for a checkpoint."""
+        return states
+
+    def values(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the engine, in plain JSON values."""
+        return {}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take back what `values` returned; there may be other entries."""
+        return
+
+    def summary(self) -> dict[str, Any]:
+        """Return further fields of the run's summary."""
+        return {}
 
     def close(self) -> None:
         """Let go of whatever the engine holds."""
-
-
-class RoundSum:
-    """The sum over a round's list of values that arrive in any order; whoever is not heard of adds nothing.
-
-    A value is that of one position or, with a `level`, the sum over an aligned chunk of 2**level positions.
-    """
-
-    def __init__(self, count: int, level: int = 0) -> None:
-        self._total = TreeSum(count)
-        self._level = level
-        self._missing = set(range(-(-count >> level)))
-        self._last: Tree = None
-
-    def add(self, index: int, value: Tree) -> None:
-        """Put in the value of a position or chunk."""
-        self._missing.remove(index)
-        self._last = value
-        if jax.tree.leaves(value):
-            self._total.add(index, value, self._level)
-
-    def result(self) -> Tree:
-        """Return the sum, None if there was no value."""
-        if not jax.tree.leaves(self._last):
-            return self._last
-        nothing = jax.tree.map(np.zeros_like, self._last) if self._missing else None
-        for index in self._missing:
-            self._total.add(index, nothing, self._level)
-        return self._total.result()
+        return

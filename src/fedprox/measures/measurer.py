@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from fedprox.models import Model
 from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
 
-__all__ = ["Measurer", "Measures", "dissimilarity"]
+__all__ = ["Measurer", "Measures", "Measuring", "dissimilarity"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,20 @@ class Measures:
     dissimilarity_interval: Interval | None = None
     own: Mapping[str, float | None] = field(default_factory=dict)  # metrics of one's own
     device_losses: Mapping[int, float] = field(default_factory=dict)  # F_k by device, where asked for
+    reports: int | None = None  # how many devices have measured, where they do it themselves
+
+
+class Measuring(Protocol):
+    """What measures models: over data that is here (`Measurer`), or from what real devices report."""
+
+    def compile(self, params: Tree) -> None:
+        """Make ready for the first model."""
+
+    def measure(self, params: Tree) -> Measures | None:
+        """Return the measures of a model, None where nothing can be said of it."""
+
+    def per_device(self, params: Tree) -> list[dict[str, Any]]:
+        """Return one record per measured device: samples, loss and accuracy on training and test data."""
 
 
 class Measurer:

@@ -14,13 +14,14 @@ from fedprox.methods.feddyn import FedDyn
 from fedprox.methods.fednova import FedNova
 from fedprox.methods.fedprox import FedProx
 from fedprox.methods.fedyogi import FedYogi
-from fedprox.methods.method import Method, Reply, Solution
+from fedprox.methods.method import Method, Received, Reply, Solution
 from fedprox.methods.scaffold import Scaffold
 
 __all__ = [
     "DeviceView",
     "Method",
     "Posed",
+    "Received",
     "Reply",
     "Solution",
     "build",

@@ -13,8 +13,9 @@ server merges. The defaults below average the solutions:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,17 @@ from fedprox.methods.device_view import DeviceView, Mu, Reply, Solution
 from fedprox.participation.stragglers import Workload
 from fedprox.solvers import Solver
 
-__all__ = ["Method", "Reply", "Solution"]
+__all__ = ["Method", "Received", "Reply", "Solution"]
+
+
+class Received(NamedTuple):
+    """A device's reply as the server has it, for methods and merge rules that see every reply."""
+
+    device: int
+    reply: Reply
+    weight: float  # in the average; sums to 1 over the round
+    mass: float  # p_k
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,7 @@ class Method:
       keeps_partial_work: whether stragglers' partial solutions are merged, or the stragglers dropped.
       needs_gradients: whether devices' gradients at w^t are averaged before the chosen ones start (FedDANE).
       sends_model_only: whether devices send their model and nothing else, which is what privacy covers.
+      needs_every_reply: whether the server merges the replies one by one (`merge_replies`), not from their sums.
     """
 
     not_keys: ClassVar[frozenset[str]] = frozenset()
@@ -50,6 +62,7 @@ class Method:
     keeps_partial_work: bool = True
     needs_gradients: bool = False
     sends_model_only: bool = False
+    needs_every_reply: bool = False
 
     @property
     def second_draw(self) -> bool:
@@ -125,6 +138,10 @@ class Method:
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Any) -> tuple[Tree, Tree]:
         """Return the new model and the server's new state from the merged replies."""
         return averaged, server
+
+    def merge_replies(self, server: Tree, params: Tree, replies: Sequence[Received]) -> tuple[Tree, Tree]:
+        """Return the new model and the server's new state from all replies; asked where `needs_every_reply`."""
+        raise NotImplementedError(f"the method {self.name!r} needs every reply, and so must override `merge_replies`")
 
 
 Method.not_keys = frozenset(each.name for each in fields(Method))

@@ -19,7 +19,7 @@ from fedprox.config import Config
 from fedprox.core.compilation import compiled
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, squared_norm, to_numpy
-from fedprox.engines import Broadcast, DeviceSide, Task
+from fedprox.engines import Broadcast, Task, device_side
 from fedprox.measures import Measurer, dissimilarity
 from fedprox.models import Model
 from fedprox.participation.budget import steps_per_epoch
@@ -45,17 +45,8 @@ class Devices:
         self._seed, self._stragglers = config.seed, config.devices.stragglers
         self._most_epochs = config.compat.most_epochs(config.solver.epochs)
         everybody = solver or solvers.build(config.solver)
-        self._device = DeviceSide(
-            model=model,
-            method=methods.build(config.method),
-            solver_for=lambda device: everybody,
-            samples=population.train,
-            loaded=self._train,
-            seed=config.seed,
-            batch_size=config.solver.batch_size,
-            learning_rate=config.solver.learning_rate,
-            gamma=config.solver.gamma,
-        )
+        method = methods.build(config.method)
+        self._device = device_side(config, population.train, self._train, model, method, lambda device: everybody)
         self._measurer = Measurer(population, self._train, model, self._workers, gradients=False)
         self._gradient = _gradient_program(model, self._train.block)
 

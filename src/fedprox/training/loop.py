@@ -7,15 +7,17 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from fedprox import __version__, data, methods
 from fedprox.config import Config
@@ -23,15 +25,17 @@ from fedprox.config.part_search import folders
 from fedprox.config.parts import is_builtin
 from fedprox.config.resolution import names_modules
 from fedprox.core.compilation import prepare
+from fedprox.core.errors import RunError
 from fedprox.core.randomness import Purpose
 from fedprox.core.signals import interrupts_between_rounds
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_distance
-from fedprox.engines import Blueprint, Broadcast, Engine, RoundOutcome, Task
+from fedprox.engines import Blueprint, Broadcast, Engine, RoundOutcome, RoundRequest, Shares
 from fedprox.engines.by_name import EngineSetup, open_engine
-from fedprox.measures import Measurer
+from fedprox.measures import Measurer, Measuring
 from fedprox.measures.metrics import Metric, Metrics, build_metrics
-from fedprox.methods import Method, mu
+from fedprox.methods import Method, merging, mu
+from fedprox.methods.merging import MergeRule
 from fedprox.methods.solver_choice import SolverChoice, choose_solver
 from fedprox.methods.traffic import measure_traffic
 from fedprox.models import Model
@@ -43,7 +47,7 @@ from fedprox.participation.sampling import check_sampling
 from fedprox.participation.traffic import Traffic
 from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
-from fedprox.privacy import build_accountant, build_mechanism, check_private, seeded_normals
+from fedprox.privacy import Normals, build_accountant, build_mechanism, check_private, seeded_normals
 from fedprox.runs.folder import RunFolder, check_usable, is_measured
 from fedprox.runs.identity import split_config
 from fedprox.runs.replaced import describe_parts
@@ -51,12 +55,13 @@ from fedprox.solvers import Solver
 from fedprox.training.cost import check_start
 from fedprox.training.followers import Followers
 from fedprox.training.journal import Journal
-from fedprox.training.plan import RoundPlan, check_plan, plan_round
+from fedprox.training.plan import RoundPlan, check_plan, plan_round, settle
 from fedprox.training.result import Callback, Progress, Result
 from fedprox.training.round_records import bytes_sent, clipped, finite, gamma_summary, learning_rate, stopped_by
 from fedprox.training.state import State
+from fedprox.training.tasks import build_tasks, gradient_tasks
 
-__all__ = ["train"]
+__all__ = ["RunParts", "run_training", "train"]
 
 
 def train(
@@ -113,6 +118,7 @@ def train(
     controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
     state = State(params, method.start(params), controller)
     check_private(config.privacy, method, state.controller, population.devices)
+    rule = merging.build(config.merge, method, config.privacy)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     check_plan(config, method)
     clock = build_clock(config, population.devices, traffic)
@@ -143,39 +149,54 @@ def train(
             folder = RunFolder(out, config, resume=resume, replaced=replaced)
             open_until_the_end.callback(folder.close)
         journal = Journal(config, folder, started, replaced)
-        run = _Run(config, population, method, solver_for, state, traffic, clock, engine, measurer, journal)
-        interrupted = open_until_the_end.enter_context(interrupts_between_rounds())
-        return followers.ended(run.to_the_end([*callbacks, *followers.callbacks], interrupted))
+        parts = RunParts(config, population, method, solver_for, state, rule, traffic, clock)
+        return followers.ended(run_training(parts, engine, measurer, journal, [*callbacks, *followers.callbacks]))
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """What a run is made of, beside where it works, what measures it and where it is recorded.
+
+    Attributes:
+      state: where it starts; it changes from round to round.
+      server_noise: the source of the server's noise in a round, for private runs; None: the seed's, as in a simulation.
+      released: how many rounds have been sent out so far; None: each once, as in a simulation.
+      secret_cohorts: whether devices are drawn from the system's randomness, not from the seed.
+    """
+
+    config: Config
+    population: Population
+    method: Method
+    solver_for: Callable[[int], Solver]
+    state: State
+    rule: MergeRule
+    traffic: Traffic
+    clock: Clock | None = None
+    server_noise: Normals | None = None
+    released: Callable[[], int] | None = None
+    secret_cohorts: bool = False
+
+
+def run_training(
+    parts: RunParts, engine: Engine, measurer: Measuring, journal: Journal, callbacks: Sequence[Callback] = ()
+) -> Result:
+    """Run all rounds that are left, wherever the devices work and whatever measures the model."""
+    with interrupts_between_rounds() as interrupted:
+        return _Run(parts, engine, measurer, journal).to_the_end(callbacks, interrupted)
 
 
 class _Run:
     """A run under way: its parts, its records and the steps of a round."""
 
-    def __init__(
-        self,
-        config: Config,
-        population: Population,
-        method: Method,
-        solver_for: Callable[[int], Solver],
-        state: State,
-        traffic: Traffic,
-        clock: Clock | None,
-        engine: Engine,
-        measurer: Measurer,
-        journal: Journal,
-    ) -> None:
-        self.config = config
-        self.population = population
-        self.method = method
-        self.solver_for = solver_for
-        self.state = state
-        self.traffic = traffic
-        self.clock = clock
+    def __init__(self, parts: RunParts, engine: Engine, measurer: Measuring, journal: Journal) -> None:
+        self.parts = parts
+        self.config, self.population, self.method = parts.config, parts.population, parts.method
+        self.state = parts.state
         self.engine = engine
         self.measurer = measurer
         self.journal = journal
-        self.mechanism = build_mechanism(config)
-        self.accountant = build_accountant(config, population.devices)
+        self.mechanism = build_mechanism(parts.config)
+        self.accountant = build_accountant(parts.config, parts.population.devices)
 
     def to_the_end(self, callbacks: Sequence[Callback], interrupted: Callable[[], bool]) -> Result:
         """Run all rounds that are left, or until a callback, `[stop]` or an interrupt ends the run."""
@@ -183,7 +204,10 @@ class _Run:
         self.engine.compile(self.state.params)
         self.measurer.compile(self.state.params)
         compile_seconds = time.perf_counter() - clock
-        if self.journal.go_back(self.state, self.method) is None:
+        saved = self.journal.go_back(self.state, self.method)
+        if saved is not None:
+            self.engine.restore(saved)
+        else:
             asked = self._tell(callbacks, self._measure({"solve_seconds": 0.0}, mu.Signals(None)), None)
             if asked == "interrupted":
                 return self._finish(asked, compile_seconds)
@@ -207,75 +231,98 @@ class _Run:
     def _run_round(self) -> tuple[dict[str, Any], mu.Signals]:
         """Take one round t -> t + 1 and return its record, and what mu may learn from it."""
         clock = time.perf_counter()
-        state = self.state
-        now = state.simulated_seconds
-        plan = plan_round(
-            self.config, self.population, self.method, state.round + 1, clock=self.clock, now=now, known=state.known
-        )
-        tasks = self._tasks(plan)
-        mean_gradient = None
-        if self.method.needs_gradients:
-            mean_gradient = self.engine.mean_gradient(self._gradient_tasks(plan, tasks), state.params)
-        sent = self.method.send(state.server, mean_gradient)
+        state, before = self.state, self.state.params
         used_mu = self.method.subproblem_mu(state.controller.mu)
-        mu_learns = mu.learns(state.controller)
-        wants_drift = mu_learns or self.mechanism is not None
-        broadcast = Broadcast(plan.round, state.params, sent, used_mu, wants_drift)
-        answer = self.engine.solve(tasks, broadcast, gammas=self.config.measure.gamma)
-        before, averaged = state.params, answer.averaged
-        if self.mechanism is not None:
-            normals = seeded_normals(self.config.seed, Purpose.SERVER_NOISE, plan.round)
-            averaged = self.mechanism.model(before, averaged, int(plan.kept.sum()), normals)
-        if averaged is not None:
-            state.params, state.server = self.method.merge(state.server, before, averaged, answer.summed)
-        for task, remembered in zip(tasks, answer.states, strict=True):
-            if task is not None and remembered is not None:
-                state.devices[task.device] = remembered
+        repeated: list[dict[str, str]] = []
+        while True:
+            planned = self._plan()
+            request = self._request(planned, used_mu)
+            outcome = self.engine.solve(request)
+            if outcome.shortfall is None:
+                break
+            repeated.append({str(device): problem for device, problem in outcome.problems.items()})
+            self._check_repeats(outcome.shortfall, repeated)
+        plan = settle(planned, self.config, self.method, outcome.replied, outcome.cut_off)
+        self._merge(plan, outcome)
+        for device, remembered in zip(plan.cohort.devices.tolist(), outcome.states, strict=True):
+            if remembered is not None:
+                state.devices[device] = remembered
         state.round = plan.round
-        solve_seconds = time.perf_counter() - clock - answer.gamma_seconds
-        record = {"round": plan.round, "solve_seconds": solve_seconds, **plan.record()}
-        record["steps"] = answer.steps
-        record |= self._count(plan, answer)
+        solve_seconds = time.perf_counter() - clock - outcome.gamma_seconds
+        record = {"round": plan.round, "solve_seconds": solve_seconds, **plan.record(), "steps": outcome.steps}
+        record |= self._count(plan, outcome)
         record["mu"] = used_mu
-        if answer.gammas is not None:
-            record["gamma"] = answer.gammas
+        if outcome.gammas is not None:
+            record["gamma"] = outcome.gammas
         if self.config.solver.gamma > 0:
-            record["stopped_by"] = stopped_by(plan, answer, self.config.solver.gamma, self.solver_for)
+            record["stopped_by"] = stopped_by(plan, outcome, self.config.solver.gamma, self.parts.solver_for)
         if self.mechanism is not None:
-            record["clipped"] = clipped(answer, self.mechanism.clip)
-        return record, _signals(plan, answer, before, state.params) if mu_learns else mu.Signals(None)
+            record["clipped"] = clipped(outcome, self.mechanism.clip)
+        record |= outcome.columns
+        if repeated:
+            record["repeated"] = repeated
+        return record, _signals(plan, outcome, before, state.params) if self._mu_learns else mu.Signals(None)
 
-    def _tasks(self, plan: RoundPlan) -> list[Task | None]:
-        total = len(self.population.train)
-        tasks: list[Task | None] = []
-        for position, keep in enumerate(plan.kept.tolist()):
-            device = int(plan.cohort.devices[position])
-            tasks.append(
-                Task(
-                    device,
-                    int(plan.work.budget[position]),
-                    float(plan.weights[position]),
-                    int(plan.cohort.samples[position]) / total,
-                    self.state.devices.get(device),
-                )
-                if keep
-                else None
-            )
-        return tasks
+    @property
+    def _mu_learns(self) -> bool:
+        return mu.learns(self.state.controller)
 
-    def _gradient_tasks(self, plan: RoundPlan, tasks: list[Task | None]) -> list[Task | None]:
-        """Return who is asked for a gradient at w^t: the round's own devices, or those of the second draw."""
-        if plan.second is None:
-            return tasks
-        cohort, weights = plan.second.cohort, plan.second.weights.tolist()
-        return [
-            Task(device, samples, weight, samples / len(self.population.train)) if weight > 0 else None
-            for device, samples, weight in zip(cohort.devices.tolist(), cohort.samples.tolist(), weights, strict=True)
-        ]
+    def _plan(self) -> RoundPlan:
+        return plan_round(
+            self.config,
+            self.population,
+            self.method,
+            self.state.round + 1,
+            clock=self.parts.clock,
+            now=self.state.simulated_seconds,
+            known=self.state.known,
+            cohort_seed=secrets.randbits(64) if self.parts.secret_cohorts else None,
+        )
+
+    def _request(self, plan: RoundPlan, used_mu: float) -> RoundRequest:
+        """Return what the devices of a round are to do; methods that need gradients at w^t gather them here."""
+        state, method = self.state, self.method
+        tasks = build_tasks(plan, len(self.population.train), state.devices)
+        mean_gradient = None
+        if method.needs_gradients:
+            asked = gradient_tasks(plan, tasks, len(self.population.train))
+            mean_gradient = self.engine.mean_gradient(asked, state.params)
+        sent = method.send(state.server, mean_gradient)
+        broadcast = Broadcast(plan.round, state.params, sent, used_mu, self._mu_learns or self.mechanism is not None)
+
+        def shares(replied: NDArray[np.bool_], cut_off: NDArray[np.bool_]) -> Shares:
+            settled = settle(plan, self.config, method, replied, cut_off)
+            return Shares(settled.work.straggler, settled.kept, settled.weights)
+
+        every_reply = self.parts.rule.needs_every_reply or method.needs_every_reply
+        return RoundRequest(tasks, broadcast, shares, gammas=self.config.measure.gamma, every_reply=every_reply)
+
+    def _check_repeats(self, shortfall: str, repeated: Sequence[Mapping[str, str]]) -> None:
+        """End the run, in a way that it can be resumed, where a round has been repeated often enough."""
+        if len(repeated) > self.config.deploy.repeats:
+            self._save()
+            raise RunError(f"{shortfall}; it had fewer {len(repeated)} times: {repeated[-1]}")
+
+    def _merge(self, plan: RoundPlan, outcome: RoundOutcome) -> None:
+        """Merge the replies of a round into the model and what the server remembers."""
+        state, method = self.state, self.method
+        averaged, summed = outcome.averaged, outcome.summed
+        received = [reply for reply in outcome.replies or () if reply is not None]
+        if received and method.needs_every_reply:
+            state.params, state.server = method.merge_replies(state.server, state.params, received)
+            return
+        if received:
+            averaged, summed = merging.merge_received(self.parts.rule, received)
+        if self.mechanism is not None:
+            seeded = seeded_normals(self.config.seed, Purpose.SERVER_NOISE, plan.round)
+            normals = self.parts.server_noise or seeded
+            averaged = self.mechanism.model(state.params, averaged, int(plan.kept.sum()), normals)
+        if averaged is not None:
+            state.params, state.server = method.merge(state.server, state.params, averaged, summed)
 
     def _count(self, plan: RoundPlan, answer: RoundOutcome) -> dict[str, Any]:
         """Add up the bytes of a round and move the clock on; return what the record says of them."""
-        sent = bytes_sent(plan, self.traffic)
+        sent = answer.bytes or bytes_sent(plan, self.parts.traffic)
         self.state.bytes += sum(sent)
         if plan.timed is None:
             return {}
@@ -300,7 +347,7 @@ class _Run:
             "round": state.round,
             **finite(measures, self.config.measure.dissimilarity),
             **gamma_summary(round_record.get("gamma")),
-            **(self.accountant.record(state.round) if self.accountant else {}),
+            **(self.accountant.record(self._released) if self.accountant else {}),
             "mu": used_mu,
             **learning_rate(self.config, state.round),
             **self._sent_so_far(),
@@ -312,7 +359,7 @@ class _Run:
         return record
 
     def _sent_so_far(self) -> dict[str, Any]:
-        on_clock = {} if self.clock is None else {"simulated_seconds": self.state.simulated_seconds}
+        on_clock = {} if self.parts.clock is None else {"simulated_seconds": self.state.simulated_seconds}
         return {"bytes": self.state.bytes, **on_clock}
 
     def _tell(self, callbacks: Sequence[Callback], metrics: Any, devices: Any) -> str | None:
@@ -325,10 +372,15 @@ class _Run:
         return "stopped" if any(answers) else None
 
     def _save(self) -> None:
-        self.journal.save(self.state, self.engine.secure(self.state.devices), {})
+        self.journal.save(self.state, self.engine.secure(self.state.devices), self.engine.values())
+
+    @property
+    def _released(self) -> int:
+        """How many rounds have been sent out, which is what privacy costs."""
+        return self.state.round if self.parts.released is None else self.parts.released()
 
     def _finish(self, ended: str, compile_seconds: float) -> Result:
-        spent = self.accountant and {**self.accountant.record(self.state.round), "delta": self.accountant.delta}
+        spent = self.accountant and {**self.accountant.record(self._released), "delta": self.accountant.delta}
         summary = {
             **self.journal.summary(ended, self.state.round),
             **({"privacy": spent} if spent else {}),
@@ -338,6 +390,7 @@ class _Run:
             "devices": self.population.devices,
             "train_samples": len(self.population.train),
             "versions": {"fedprox": __version__, "jax": jax.__version__, "numpy": np.__version__},
+            **self.engine.summary(),
         }
         params, folder = self.state.params, self.journal.folder
         if folder is not None:

@@ -8,7 +8,7 @@ without running it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from fedprox.participation.work_choice import give_work
 from fedprox.population import Population
 from fedprox.privacy import equal_weights
 
-__all__ = ["RoundPlan", "check_plan", "plan_round"]
+__all__ = ["RoundPlan", "check_plan", "plan_round", "settle"]
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,20 @@ def plan_round(
     clock: Clock | None = None,
     now: float = 0.0,
     known: Mapping[int, KnownDevice] | None = None,
+    cohort_seed: int | None = None,
 ) -> RoundPlan:
     """Return the plan of a round.
 
     With systems.model = "clock" it needs the clock and the simulated time, with a sampler of one's own what is `known`.
+    `cohort_seed` takes the place of the seed where devices are drawn: private rounds on real devices have one that is
+    not known.
     """
     chosen, offsets = config.devices, population.train.offsets
     draw = {"seed": config.seed, "round": round}
     timed = None
     if clock is None:
-        cohort = choose_cohort(chosen, offsets, seed=config.seed, round=round, known=known)
+        seed = config.seed if cohort_seed is None else cohort_seed
+        cohort = choose_cohort(chosen, offsets, seed=seed, round=round, known=known)
         work = give_work(config, cohort, round=round)
     else:
         asked = clock.ask(offsets, now=now, round=round)
@@ -108,9 +112,24 @@ def plan_round(
     failed = failures(cohort, share=chosen.failure, **draw)
     kept = method.kept(work) & ~failed & (work.budget > 0)
     second = _second_draw(config, population, cohort.devices[failed], round) if method.second_draw else None
-    is_private = config.privacy.clip > 0
-    weights = equal_weights(chosen.per_round, kept) if is_private else merge_weights(chosen.sampling, cohort, kept)
-    return RoundPlan(round, cohort, work, failed, kept, weights, second, timed)
+    return RoundPlan(round, cohort, work, failed, kept, _weights(config, cohort, kept), second, timed)
+
+
+def settle(
+    plan: RoundPlan, config: Config, method: Method, replied: NDArray[np.bool_], cut_off: NDArray[np.bool_]
+) -> RoundPlan:
+    """Return the plan as it came out: without those who did not reply, and with those cut off as stragglers."""
+    if not cut_off.any() and np.array_equal(replied & plan.kept, plan.kept):
+        return plan
+    work = replace(plan.work, straggler=plan.work.straggler | cut_off)
+    kept = method.kept(work) & plan.kept & replied
+    return replace(plan, work=work, kept=kept, weights=_weights(config, plan.cohort, kept))
+
+
+def _weights(config: Config, cohort: Cohort, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    if config.privacy.clip > 0:
+        return equal_weights(config.devices.per_round, kept)
+    return merge_weights(config.devices.sampling, cohort, kept)
 
 
 def _second_draw(config: Config, population: Population, failed: NDArray[np.int64], round: int) -> SecondDraw:

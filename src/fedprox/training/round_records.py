@@ -27,9 +27,10 @@ def stopped_by(
 ) -> list[str | None]:
     """Say for each device what ended its work; None for one not asked.
 
-    "budget" where another epoch, or another gradient over all samples, would not have fitted. Otherwise "gamma" where
-    the target is known to be met: its solver stops early for nothing else, or gamma was measured. "solver" where it
-    stopped for a reason of its own, or for one that is not known since gamma was not measured.
+    "deadline" where the time was up. "budget" where another epoch, or another gradient over all samples, would not
+    have fitted. Otherwise "gamma" where the target is known to be met: its solver stops early for nothing else, or
+    gamma was measured. "solver" where it stopped for a reason of its own, or for one that is not known since gamma was
+    not measured.
     """
     per_epoch = plan.work.budget / np.where(plan.work.budget > 0, plan.work.epochs, 1)
     measured = answer.gammas or [None] * len(answer.steps)
@@ -37,6 +38,8 @@ def stopped_by(
     def reason(position: int) -> str | None:
         if not plan.kept[position]:
             return None
+        if answer.cut_off[position]:
+            return "deadline"
         if plan.work.budget[position] - answer.steps[position] < per_epoch[position]:
             return "budget"
         solver, known = solver_for(int(plan.cohort.devices[position])), measured[position]
@@ -76,7 +79,8 @@ def finite(measures: Measures, dissimilarity: bool) -> dict[str, float | None]:
         if (interval := getattr(measures, f"{name}_interval")) is not None:
             values |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
     kept = {name: value if value is None or np.isfinite(value) else None for name, value in values.items()}
-    return {**kept, **measures.own}
+    reports = {} if measures.reports is None else {"measured_devices": measures.reports}
+    return {**kept, **measures.own, **reports}
 
 
 def learning_rate(config: Config, round: int) -> dict[str, float]:

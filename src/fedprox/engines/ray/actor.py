@@ -20,7 +20,8 @@ from fedprox.core.errors import DataError
 from fedprox.core.trees import Tree, quiet, scale
 from fedprox.engines.build import Blueprint
 from fedprox.engines.device_side import Broadcast, DeviceReply, DeviceSide, Task
-from fedprox.engines.outcome import RoundSum
+from fedprox.methods import Reply
+from fedprox.methods.merging import ReplySums, RoundSum
 from fedprox.population import Population
 from fedprox.population.folder import open_population
 from fedprox.population.loaded_samples import to_backend
@@ -33,6 +34,7 @@ class ChunkAnswer(NamedTuple):
 
     averaged: Tree  # the sum over the chunk's subtree of weight * reply
     summed: Tree
+    replies: list[Reply | None] | None  # in place of the sums, where every reply is asked for
     steps: list[int]
     drift2: list[float | None]
     gammas: list[float | None]
@@ -57,7 +59,13 @@ class DeviceActor:
 
     @quiet
     def solve(
-        self, broadcast: Broadcast, tasks: Sequence[Task | None], gammas: bool, stateful: bool, *states: Tree
+        self,
+        broadcast: Broadcast,
+        tasks: Sequence[Task | None],
+        gammas: bool,
+        every_reply: bool,
+        stateful: bool,
+        *states: Tree,
     ) -> Any:
         """Solve for a chunk; `states` are what the devices asked remember, None for one that has not worked yet.
 
@@ -66,21 +74,26 @@ class DeviceActor:
         started = time.perf_counter()
         device, remembered = self._side(), iter(states)
         shared = device.shared(broadcast)
-        averaged, summed = RoundSum(len(tasks)), RoundSum(len(tasks))
+        sums = ReplySums(len(tasks))
+        replies: list[Reply | None] | None = [None] * len(tasks) if every_reply else None
         answers: list[DeviceReply | None] = [None] * len(tasks)
         after: list[Tree] = []
         for position, task in enumerate(tasks):
             if task is not None:
                 own = task._replace(state=next(remembered, None))
                 answers[position] = answer = device.solve(own, broadcast, shared)
-                averaged.add(position, answer.averaged)
-                summed.add(position, answer.summed)
-                after.append(own.state if answer.state is None else answer.state)
+                after.append(own.state if answer.reply.state is None else answer.reply.state)
+                if replies is not None:
+                    replies[position] = answer.reply._replace(state=None)
+                else:
+                    sums.add(position, *own.weighted(answer.reply))
         clock = time.perf_counter()
         measured = [device.inexactness(*answer.solved) if answer and gammas else None for answer in answers]
+        averaged, summed = sums.result()
         chunk = ChunkAnswer(
-            averaged=averaged.result(),
-            summed=summed.result(),
+            averaged=averaged,
+            summed=summed,
+            replies=replies,
             steps=[answer.steps if answer else 0 for answer in answers],
             drift2=[answer and answer.drift2 for answer in answers],
             gammas=measured,

@@ -17,20 +17,21 @@ import numpy as np
 from fedprox.core.errors import ConfigError, RunError
 from fedprox.core.trees import Tree
 from fedprox.engines.build import Blueprint
-from fedprox.engines.device_side import Broadcast, Task
-from fedprox.engines.outcome import RoundOutcome, RoundSum
+from fedprox.engines.device_side import Task
+from fedprox.engines.outcome import Engine, RoundOutcome, RoundRequest
 from fedprox.engines.ray.actor import DeviceActor, versions
 from fedprox.engines.ray.actor_pool import Call, Pool, reason
 from fedprox.engines.ray.chunks import Chunk, chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
 from fedprox.engines.ray.device_states import Origin, RemoteState, States
 from fedprox.methods import Method
+from fedprox.methods.merging import ReplySums, RoundSum
 from fedprox.population import Population, Samples
 
 __all__ = ["RayEngine"]
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Runs the devices' side of a round on a Ray cluster."""
 
     def __init__(self, cluster: Cluster, blueprint: Blueprint, population: Population, method: Method) -> None:
@@ -67,8 +68,9 @@ class RayEngine:
         self._pool = Pool(self._cluster, self.workers, start, _check_versions)
         self._pool.wait_until_ready()
 
-    def solve(self, tasks: Sequence[Task | None], broadcast: Broadcast, *, gammas: bool = False) -> RoundOutcome:
-        """Have every task's device work on its subproblem; None is a device that is not asked for its result."""
+    def solve(self, request: RoundRequest) -> RoundOutcome:
+        """Have every task's device work on its subproblem."""
+        tasks, broadcast = request.tasks, request.broadcast
         sent = self._ray.put(broadcast)
         work = sum(task.budget for task in tasks if task is not None)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(broadcast.params))
@@ -76,14 +78,19 @@ class RayEngine:
         level = 0 if self._stateful else chunk_level(len(tasks), self.workers, work * self._step_seconds, size)
         parts = [part for part in chunks(tasks, level) if part.asked]
         befores = [[self._states.take(task.state) for _, task in part.asked] for part in parts]
-        calls = [self._solve_call(*each, sent, gammas) for each in zip(parts, befores, strict=True)]
-        averaged, summed = RoundSum(len(tasks), level), RoundSum(len(tasks), level)
-        answer = RoundOutcome.of_none(len(tasks), gammas)
+        asked = request.gammas, request.every_reply
+        calls = [self._solve_call(*each, sent, *asked) for each in zip(parts, befores, strict=True)]
+        sums = ReplySums(len(tasks), level)
+        answer = RoundOutcome.empty(request)
         seconds = gamma_seconds = 0.0
         for done in self._actors.run(calls):
             part, given = parts[done.position], done.answer
-            averaged.add(part.index, given.averaged)
-            summed.add(part.index, given.summed)
+            if answer.replies is None:
+                sums.add(part.index, given.averaged, given.summed)
+            else:
+                for position, task in part.asked:
+                    at = position - part.span.start
+                    answer.replies[position] = task.received(given.replies[at], given.steps[at])
             answer.steps[part.span] = given.steps
             answer.drift2[part.span] = given.drift2
             seconds += given.seconds
@@ -96,7 +103,8 @@ class RayEngine:
                 )
         if work:
             self._step_seconds = seconds / work
-        return replace(answer, averaged=averaged.result(), summed=summed.result(), gamma_seconds=gamma_seconds)
+        averaged, summed = sums.result()
+        return replace(answer, averaged=averaged, summed=summed, gamma_seconds=gamma_seconds)
 
     def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
         """Return sum of weight * grad F_k(params) over the tasks."""
@@ -127,9 +135,12 @@ class RayEngine:
             raise RuntimeError("the engine is asked to work before it is compiled")
         return self._pool
 
-    def _solve_call(self, part: Chunk, before: Sequence[RemoteState | None], sent: Any, gammas: bool) -> Call:
+    def _solve_call(
+        self, part: Chunk, before: Sequence[RemoteState | None], sent: Any, gammas: bool, every_reply: bool
+    ) -> Call:
         def arguments() -> tuple[Any, ...]:
-            return (sent, part.bare, gammas, self._stateful, *(state and state.reference for state in before))
+            states = (state and state.reference for state in before)
+            return (sent, part.bare, gammas, every_reply, self._stateful, *states)
 
         def repair() -> None:
             for state in before:
@@ -140,7 +151,7 @@ class RayEngine:
 
     def _state_after(self, task: Task, sent: Any, before: RemoteState | None) -> Any:
         """Have a device do an earlier task again, and return the reference to what it then remembers."""
-        call = self._solve_call(Chunk(0, 0, (task,)), [before], sent, gammas=False)
+        call = self._solve_call(Chunk(0, 0, (task,)), [before], sent, gammas=False, every_reply=False)
         return self._actors.anywhere(call)[1]
 
     def _put(self, value: Any, rule: str) -> Any:

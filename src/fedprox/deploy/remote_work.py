@@ -1,0 +1,81 @@
+"""A method at work on devices that are elsewhere.
+
+`Method.work` runs on the server, with a device whose `solve` is an exchange of messages. Devices are asked side by
+side: where a method poses a subproblem that has not been answered yet, its work stops there, the question goes out
+with those of the other devices, and when the answers are in the work is done again from its beginning, with the
+answers so far. Methods are pure, so that it comes to the same question. Most pose one subproblem, and a round is one
+exchange.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fedprox.core.errors import RunError
+from fedprox.core.trees import Tree
+from fedprox.deploy.messages import Work
+from fedprox.engines import Broadcast, Task, view_device
+from fedprox.methods import Method, Posed, Reply
+from fedprox.solvers import Solver
+
+__all__ = ["Question", "RemoteWork"]
+
+
+class Question(NamedTuple):
+    """A subproblem that a device is to work on."""
+
+    posed: Posed
+    budget: int
+
+
+class _Unanswered(BaseException):
+    def __init__(self, question: Question) -> None:
+        self.question = question
+
+
+@dataclass
+class RemoteWork:
+    """One device's part in a round: what its method asks of it, and what it has answered."""
+
+    task: Task
+    state: Tree
+    gradient: Tree
+    solver: Solver
+    answers: list[tuple[Tree, Work]] = field(default_factory=list)
+
+    def advance(self, method: Method, broadcast: Broadcast, learning_rate: float) -> Question | Reply:
+        """Return the next question to the device, or the reply where there is none left."""
+        given = iter(self.answers)
+
+        def pose(posed: Posed, budget: int) -> tuple[Tree, int]:
+            params, work = next(given, (None, None))
+            if work is None:
+                raise _Unanswered(Question(posed, budget))
+            return params, work.steps
+
+        task = self.task
+        view = view_device(broadcast, task.budget, self.state, self.gradient, self.solver, learning_rate, pose)
+        try:
+            reply = method.work(view)
+        except _Unanswered as unanswered:
+            return unanswered.question
+        if not self.answers:
+            raise RunError(f"method {method.name} must have every device solve a subproblem; work() solved none")
+        return reply
+
+    def work(self) -> Work:
+        """Return all that the device has done, as one; what is measured is measured in its first answer."""
+        parts = [work for _, work in self.answers]
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        return Work(
+            first.params,
+            sum(part.steps for part in parts),
+            sum(part.seconds for part in parts),
+            first.loss,
+            any(part.stopped_by_time for part in parts),
+            first.speed,
+            first.gamma,
+        )

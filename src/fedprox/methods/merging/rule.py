@@ -1,0 +1,86 @@
+"""What a merge rule is, and the rule that everything else is measured by: the weighted mean.
+
+    w = sum_k weight_k w_k,        sum_k weight_k = 1
+
+What a method adds up with the masses p_k (SCAFFOLD's control variate, FedDyn's dual) follows the same rule: the sum
+over the devices S of a round is their total mass times the merged value,
+
+    sum over S of p_k x_k  =  (sum over S of p_k) * merge(x_k, p_k / sum over S of p_k)
+
+which for the mean is the sum itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.config import PrivacyConfig
+from fedprox.core.errors import ConfigError
+from fedprox.core.trees import Tree, scale, total
+from fedprox.methods.method import Method, Received
+
+__all__ = ["MergeRule", "check_merging", "mean", "merge_received"]
+
+
+@dataclass(frozen=True)
+class MergeRule:
+    """How replies become one value. This one is the weighted mean; others override `merge`.
+
+    Attributes:
+      name: what it is called in configs and records.
+      needs_every_reply: whether the rule sees all replies at once; the mean is a sum and keeps none of them.
+    """
+
+    name: str = "mean"
+    needs_every_reply: bool = False
+
+    def merge(self, replies: Sequence[Tree], weights: NDArray[np.float64]) -> Tree:
+        """Return one tree for the replies, of which there is at least one; the weights are > 0 and sum to 1.
+
+        >>> MergeRule().merge([np.float32(1), np.float32(5)], np.array([0.75, 0.25]))
+        np.float32(2.0)
+        """
+        merged = scale(replies[0], float(weights[0]))
+        for reply, weight in zip(replies[1:], weights[1:].tolist(), strict=True):
+            merged = total(merged, scale(reply, weight))
+        return merged
+
+
+def mean() -> MergeRule:
+    """Return the weighted mean.
+
+    >>> mean().needs_every_reply
+    False
+    """
+    return MergeRule()
+
+
+def merge_received(rule: MergeRule, received: Sequence[Received]) -> tuple[Tree, Tree]:
+    """Return what `Method.merge` takes, `averaged` and `summed`, from all replies of a round."""
+    weights = np.array([one.weight for one in received], np.float64)
+    masses = np.array([one.mass for one in received], np.float64)
+    averaged = rule.merge([one.reply.averaged for one in received], weights / weights.sum())
+    summed = [one.reply.summed for one in received]
+    if not jax.tree.leaves(summed[0]):  # most methods add up nothing
+        return averaged, summed[0]
+    return averaged, scale(rule.merge(summed, masses / masses.sum()), float(masses.sum()))
+
+
+def check_merging(rule: MergeRule, method: Method, privacy: PrivacyConfig) -> None:
+    """Refuse a rule that the method or the promise of privacy does not allow."""
+    if privacy.clip > 0 and (rule.needs_every_reply or method.needs_every_reply):
+        got = f"merge.rule = {rule.name!r}" if rule.needs_every_reply else f"method.name = {method.name!r}"
+        raise ConfigError(
+            f"`merge.rule` must be 'mean' with `privacy.clip`, whose noise covers a sum of updates and nothing else; "
+            f"got {got}"
+        )
+    if rule.needs_every_reply and method.needs_every_reply:
+        raise ConfigError(
+            f"`merge.rule` must be 'mean' with method.name = {method.name!r}, which merges the replies itself; "
+            f"got {rule.name!r}"
+        )

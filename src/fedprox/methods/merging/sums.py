@@ -1,0 +1,55 @@
+"""Sums over a round's replies, added up as they arrive along the fixed tree over positions."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from fedprox.core.trees import Tree, TreeSum
+
+__all__ = ["ReplySums", "RoundSum"]
+
+
+class RoundSum:
+    """The sum over a round's list of values that arrive in any order; a device without a value adds nothing.
+
+    A value is that of one position or, with a `level`, the sum over an aligned chunk of 2**level positions.
+    """
+
+    def __init__(self, count: int, level: int = 0) -> None:
+        self._total = TreeSum(count)
+        self._level = level
+        self._missing = set(range(-(-count >> level)))
+        self._last: Tree = None
+
+    def add(self, index: int, value: Tree) -> None:
+        """Put in the value of a position or chunk."""
+        self._missing.remove(index)
+        self._last = value
+        if jax.tree.leaves(value):
+            self._total.add(index, value, self._level)
+
+    def result(self) -> Tree:
+        """Return the sum, None if there was no value."""
+        if not jax.tree.leaves(self._last):
+            return self._last
+        nothing = jax.tree.map(np.zeros_like, self._last) if self._missing else None
+        for index in self._missing:
+            self._total.add(index, nothing, self._level)
+        return self._total.result()
+
+
+class ReplySums:
+    """The two sums of a round: weight_k times what is averaged, and p_k times what is summed."""
+
+    def __init__(self, count: int, level: int = 0) -> None:
+        self._averaged, self._summed = RoundSum(count, level), RoundSum(count, level)
+
+    def add(self, index: int, averaged: Tree, summed: Tree) -> None:
+        """Put in the weighted values of a position or chunk."""
+        self._averaged.add(index, averaged)
+        self._summed.add(index, summed)
+
+    def result(self) -> tuple[Tree, Tree]:
+        """Return both sums, None if there was no value."""
+        return self._averaged.result(), self._summed.result()
