@@ -28,13 +28,13 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
+from fedprox.config.parts import builtin_names
 from fedprox.core.fixed_point import FixedPointSum
 from fedprox.core.trees import TreeSum, scale
-from fedprox.participation.sampling import Sampling, draw_cohort
+from fedprox.participation.sampling import draw_cohort
 
 WINDOW, BUFFERS, LARGEST_RANDOM = 64, 8, 1000
 WAYS = ("tree, in order", "tree, window", "tree, random", "fixed point, random")
@@ -104,7 +104,7 @@ def sampling_and_merging(parameters: int) -> None:
         chosen = devices // 100
         times = [
             _best(partial(draw_cohort, scheme, chosen, offsets, seed=0, round=1), passes=3)
-            for scheme in get_args(Sampling)
+            for scheme in builtin_names("samplers")
         ]
         print(f"| {devices:,} | {chosen:,} | {1e3 * times[0]:,.2f} | {1e3 * times[1]:,.2f} |")
     reply = np.ones(parameters, np.float32)

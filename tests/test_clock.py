@@ -564,7 +564,7 @@ def test_bytes_without_a_clock(small_population):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"systems": {"model": "clok"}}, "`systems.model` must be one of stragglers, clock; got 'clok'"),
+        ({"systems": {"model": "clok"}}, "`systems.model` must be one of stragglers, clock, module:object; got 'clok'"),
         (
             {"systems": {"model": "clock", "deadline": 0}},
             "`systems.deadline` must be a number of seconds > 0 or a quantile",

@@ -334,7 +334,7 @@ def test_objects_that_break_the_promise_are_refused(population):
             return Reply(solution.params, state=solution.params)
 
     config = PLAN | {"privacy": NOISY}
-    with pytest.raises(ConfigError, match="got 'telling', which sends more"):
+    with pytest.raises(ConfigError, match=r"must declare .sends_model_only. with .*got 'telling'"):
         fedprox.train(config, population=population, method=Telling("telling"))
     with pytest.raises(ConfigError, match=r"`mu_controller` must be constant with .*; got AutoMu"):
         fedprox.train(config, population=population, mu_controller=AutoMu.start(0.01))
