@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import selectors
 import subprocess
@@ -52,6 +53,7 @@ def _serve(kind: str, seed: int, first: int, *, once: bool) -> None:
     attacked = KINDS[kind]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
+        os.chdir(folder)  # a command may write into the current folder
         attacked.make(folder)
         number = first
         while True:
@@ -86,7 +88,8 @@ def _until_it_dies(
 ) -> tuple[int, float]:
     """Count the cases of one process; return the number of the next case, and the seconds left after its first one."""
     command = [sys.executable, "-m", "attack", "--seed", str(options.seed), "--serve", kind, str(number)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
     waiting = selectors.DefaultSelector()
     waiting.register(process.stdout, selectors.EVENT_READ)
     patience = options.patience + 60  # the first case comes after the imports

@@ -161,7 +161,10 @@ def _damage_folder(source: Path, target: Path, dice: random.Random) -> None:
 def _population_attack(folder: Path, dice: random.Random) -> None:
     _damage_folder(folder / "population", folder / "case", dice)
     whole = _contents(open_population(folder / "population"))
-    if _contents(open_population(folder / "case", verify=dice.random() < 0.3)) != whole:
+    population = open_population(folder / "case", verify=dice.random() < 0.3)
+    population.check()  # as a run does before it uses the samples
+    population.check(test=True)
+    if _contents(population) != whole:
         raise SilentChangeError("a damaged population was read")
 
 
