@@ -23,7 +23,7 @@ from fedprox.adapters.equinox import from_equinox
 from fedprox.adapters.flax import from_linen, from_nnx
 from fedprox.adapters.scipy import scipy_solver
 from fedprox.adapters.torch import from_torch
-from fedprox.core.errors import ConfigError, RunError
+from fedprox.core.errors import ConfigError, DataError, RunError
 from fedprox.core.trees import to_numpy
 from fedprox.models import Model, linear_regression, mlp, softmax_regression
 from fedprox.population import Population
@@ -179,9 +179,121 @@ def test_torch_stops_at_gamma_and_without_budget() -> None:
     assert solver.solve(local_problem(model, budget=0))[1] == 0
 
 
-def test_torch_refuses_running_statistics() -> None:
-    with pytest.raises(ConfigError, match="layer '1' has running statistics"):
-        from_torch(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+def normalised() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+def test_running_statistics_of_torch_are_merged_with_the_model(tmp_path: Any) -> None:
+    module = normalised()
+    model, solver = from_torch(module)
+    result = fedprox.train(settings(), population=population(), model=model, solver=solver, out=tmp_path / "run")
+    assert set(result.params) == set(module.state_dict()) - {"1.num_batches_tracked"}
+    assert not np.allclose(result.params["1.running_mean"], 0.0)
+    module.load_state_dict(safetensors.torch.load_file(tmp_path / "run" / "model.safetensors"))
+    test = population().test
+    with torch.no_grad():
+        labels = module.eval()(torch.from_numpy(test.x)).argmax(1).numpy()
+    assert result.history[-1]["test_accuracy"] == pytest.approx(float((labels == test.y).mean()))
+
+
+def test_a_lone_example_is_normalised_with_running_statistics() -> None:
+    model, solver = from_torch(normalised())
+    found, steps = solver.solve(local_problem(model, batch_size=1, budget=3))
+    assert steps == 3
+    np.testing.assert_array_equal(found["1.running_mean"], model.init(jax.random.key(0))["1.running_mean"])
+    assert not np.array_equal(found["0.weight"], model.init(jax.random.key(0))["0.weight"])
+
+
+def test_torch_measures_as_a_loop_by_hand() -> None:
+    data = population()
+    module = normalised()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+    model, solver = from_torch(module)
+    row = fedprox.train({**settings(), "rounds": 1}, population=data, model=model, solver=solver).history[0]
+    module.eval()
+    x, y = torch.from_numpy(data.train.x), torch.from_numpy(data.train.y).long()
+    norms2, mean, total = 0.0, 0.0, len(y)
+    for k in range(data.devices):
+        rows = slice(*data.train.offsets[k : k + 2].tolist())
+        loss = nn.functional.cross_entropy(module(x[rows]), y[rows])
+        gradient = torch.cat([each.flatten() for each in torch.autograd.grad(loss, list(module.parameters()))])
+        share = (rows.stop - rows.start) / total
+        norms2, mean = norms2 + share * float(gradient.square().sum()), mean + share * gradient
+    with torch.no_grad():
+        outputs = module(x)
+    assert row["train_loss"] == pytest.approx(float(nn.functional.cross_entropy(outputs, y)), rel=1e-5)
+    assert row["train_accuracy"] == pytest.approx(float((outputs.argmax(1) == y).float().mean()))
+    assert row["gradient_variance"] == pytest.approx(norms2 - float(torch.as_tensor(mean).square().sum()), rel=1e-4)
+
+
+def test_torch_sees_images_of_bytes_from_0_to_1() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (24, 1, 4, 4)).astype(np.uint8), rng.integers(0, 2, 24)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
+    runs = []
+    for images in (x, x / np.float32(255)):
+        model, solver = from_torch(module)
+        data = fedprox.Population.from_arrays(images, y, np.arange(24) % 3)
+        runs.append(
+            fedprox.train({"rounds": 1, "devices": {"per_round": 3}}, population=data, model=model, solver=solver)
+        )
+    assert runs[0].history[-1]["train_loss"] == pytest.approx(runs[1].history[-1]["train_loss"])
+    assert_close(runs[0].params, runs[1].params)
+
+
+@pytest.mark.parametrize("own_generator", [True, False])
+def test_a_transform_is_drawn_for_seed_round_and_device(own_generator: bool) -> None:
+    drawn: list[tuple[float, ...]] = []
+
+    def noise(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        more = torch.randn(x.shape, generator=generator)
+        drawn.append(tuple(more[0].tolist()))
+        return x + more
+
+    def plain_noise(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn_like(x)
+
+    results = []
+    for workers in (1, 2, 1):
+        transform = noise if own_generator else plain_noise
+        if len(results) == 2:
+            model, solver = from_torch(softmax_in_torch())
+        else:
+            model, solver = from_torch(softmax_in_torch(), transform=transform)
+        config = settings() | {"engine": {"workers": workers}}
+        results.append(fedprox.train(config, population=population(), model=model, solver=solver))
+    assert_close(results[0].params, results[1].params, atol=0.0)
+    assert not np.allclose(results[0].params["weight"], results[2].params["weight"])
+    if own_generator:
+        assert len(set(drawn)) > len(drawn) // 3  # a draw of its own for every batch
+
+
+def test_wrong_modules_losses_and_types_get_one_sentence() -> None:
+    def run(module: nn.Module, *arguments: Any, data: Any = None, **options: Any) -> None:
+        model, solver = from_torch(module, *arguments, **options)
+        fedprox.train(settings(), population=data or population(), model=model, solver=solver)
+
+    with pytest.raises(ConfigError, match=r"make one of it with `model, solver = fedprox.adapters.torch.from_torch"):
+        fedprox.train(settings(), population=population(), model=softmax_in_torch())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"`model` must be a fedprox.Model; got builtins.int"):
+        fedprox.train(settings(), population=population(), model=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"one number per example \(reduction='none'\), .* it has shape \(\)"):
+        run(softmax_in_torch(), nn.CrossEntropyLoss())
+    with pytest.raises(ConfigError, match=r"`loss` cannot be taken of outputs .* and labels of int64"):
+        run(softmax_in_torch(), nn.BCEWithLogitsLoss(reduction="none"))
+    with pytest.raises(ConfigError, match=r"parameters of type float32; 'weight' is torch.float64"):
+        run(softmax_in_torch().double())
+    with pytest.raises(ConfigError, match=r"`module` must be a torch.nn.Module; got int"):
+        from_torch(3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="`device` must name a device of this machine; got 'nowhere'"):
+        from_torch(softmax_in_torch(), device="nowhere")
+    with pytest.raises(ConfigError, match="`transform` must take a batch, or a batch and a generator"):
+        run(softmax_in_torch(), transform=lambda a, b, c: a)
+    with pytest.raises(DataError, match=r"module Linear does not take a batch of shape \(\d+, 5\) and float32"):
+        run(nn.Linear(FEATURES + 1, CLASSES))
 
 
 @pytest.mark.parametrize("method", ["L-BFGS-B", "Newton-CG", "CG", "Nelder-Mead"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,7 @@ from fedprox.population import Samples
 from fedprox.population.loaded_samples import LoadedSamples, scalar, to_backend
 from fedprox.privacy import Mechanism, seeded_normals
 from fedprox.solvers import LocalProblem, Solver
+from fedprox.solvers.host_gradient import host_gradient
 from fedprox.solvers.inexactness import gradient_norm_program, inexactness
 from fedprox.solvers.solver import span
 from fedprox.solvers.subproblem import Subproblem, device_gradient, place_mu
@@ -214,6 +215,9 @@ def view_device(
 
 @lru_cache(maxsize=32)
 def _gradient_program(model: Model, block: int) -> Callable[..., Any]:
+    if model.host is not None:
+        return partial(host_gradient, model.host)
+
     def program(params: Tree, x: jax.Array, y: jax.Array, place: jax.Array) -> Tree:
         return device_gradient(model, params, x, y, place[0], place[1], block)
 

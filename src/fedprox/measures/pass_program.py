@@ -6,8 +6,8 @@ It goes from device to device and, within a device, over its rows block by block
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jax import lax
 
 from fedprox.core.compilation import compiled
 from fedprox.core.trees import Tree
+from fedprox.measures.host_pass import Places, walk_on_host
 from fedprox.models import Model, mean_gradient
 from fedprox.solvers.subproblem import rows_in_block
 
@@ -23,22 +24,16 @@ __all__ = ["GROUP", "Places", "walk_program"]
 GROUP = 256  # most devices in one call
 
 
-class Places(NamedTuple):
-    """Where the rows of the measured devices are, and what their gradients count."""
-
-    begins: Any
-    sizes: Any
-    weights: tuple[Any, ...] = ()  # one for every weighted sum of gradients that is asked for; () for no gradients
-
-
 @lru_cache(maxsize=32)
 def walk_program(model: Model, block: int) -> Callable[..., Any]:
     """Return the compiled walk over a group of devices.
 
     `program(params, x, y, places, span) -> (losses, correct, norms2, sums)` for the devices first, ..., first + count -
     1 of `places`, with span = (first, count): one entry per device in the first three, and for each of the weights the
-    sum of weight * n_k grad F_k.
+    sum of weight * n_k grad F_k. A model that computes on the host is walked there (`host_pass`).
     """
+    if model.host is not None:
+        return partial(walk_on_host, model.host)
 
     def program(
         params: Tree, x: jax.Array, y: jax.Array, places: Places, span: jax.Array

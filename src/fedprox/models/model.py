@@ -16,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
+from fedprox.models.host_model import HostModel
 
-__all__ = ["Array", "Model", "classifier", "mean_gradient", "second_moment"]
+__all__ = ["Array", "Model", "checked_model", "classifier", "mean_gradient", "second_moment"]
 
 Array = NDArray[Any]
 
@@ -39,6 +41,7 @@ class Model:
       curvature_bound: only for a loss that is convex in the parameters, and only where one is known:
         `curvature_bound(x)`, a number that no eigenvalue of the Hessian of the mean loss over the examples x exceeds,
         whatever the parameters and labels.
+      host: for a model that computes outside compiled programs, how devices are measured and differentiated there.
     """
 
     name: str
@@ -48,6 +51,27 @@ class Model:
     gradient: Callable[[Tree, Any, Any, jax.Array], Tree] | None = None
     small: bool = False
     curvature_bound: Callable[[Array], float] | None = None
+    host: HostModel | None = None
+
+
+def checked_model(model: Any) -> Model:
+    """Return a model; refuse what is not a `Model`, and say what makes one of it."""
+    if isinstance(model, Model):
+        return model
+    package = type(model).__module__
+    bases = {base.__module__.partition(".")[0] for base in type(model).__mro__}
+    name = f"{package}.{type(model).__qualname__}"
+    for library, function in _ADAPTERS.items():
+        if library in bases:
+            raise ConfigError(f"`model` must be a fedprox.Model; got the module {name}, make one of it with {function}")
+    raise ConfigError(f"`model` must be a fedprox.Model; got {name}")
+
+
+_ADAPTERS = {
+    "torch": "`model, solver = fedprox.adapters.torch.from_torch(module)`",
+    "flax": "`fedprox.adapters.flax.from_linen` or `from_nnx`",
+    "equinox": "`fedprox.adapters.equinox.from_equinox`",
+}
 
 
 def mean_gradient(model: Model, params: Tree, x: jax.Array, y: jax.Array, weights: jax.Array) -> Tree:

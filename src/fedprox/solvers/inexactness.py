@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 
 from fedprox.core.compilation import compiled
-from fedprox.core.trees import Tree
+from fedprox.core.trees import Tree, squared_norm, to_numpy
 from fedprox.models import Model
+from fedprox.solvers.host_gradient import host_gradient
 from fedprox.solvers.subproblem import Subproblem, add_terms, device_gradient
 
 __all__ = ["gradient_norm_program", "inexactness"]
@@ -41,6 +42,14 @@ def inexactness(norm: float, norm_at_start: float) -> float:
 @lru_cache(maxsize=32)
 def gradient_norm_program(model: Model, block: int) -> Callable[..., Any]:
     """Return the compiled `program(params, problem, x, y, span) -> ||grad h_k(params)||`; span = (begin, count)."""
+    host = model.host
+    if host is not None:
+
+        def on_host(params: Tree, problem: Subproblem, x: Any, y: Any, span: Any) -> float:
+            own = host_gradient(host, params, x, y, span)
+            return math.sqrt(squared_norm(add_terms(to_numpy(problem), to_numpy(params), own)))
+
+        return on_host
 
     def program(params: Tree, problem: Subproblem, x: jax.Array, y: jax.Array, span: jax.Array) -> jax.Array:
         gradient = add_terms(problem, params, device_gradient(model, params, x, y, span[0], span[1], block))

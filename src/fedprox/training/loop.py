@@ -41,6 +41,7 @@ from fedprox.methods.traffic import measure_traffic
 from fedprox.models import Model
 from fedprox.models.initial_model import initial_params
 from fedprox.models.loss_shape import check_losses
+from fedprox.models.model import checked_model
 from fedprox.participation.clock import Clock, build_clock
 from fedprox.participation.known_devices import update_known
 from fedprox.participation.sampling import check_sampling
@@ -108,7 +109,7 @@ def train(
     population = population or data.load(config)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
     check_start(config, population, mu_controller)
-    model = model or data.model_for(config, population)
+    model = checked_model(model if model is not None else data.model_for(config, population))
     method = method or methods.build(config.method, config.seed)
     solver_for = choose_solver(config, solver, method)
     params = initial_params(config, model)

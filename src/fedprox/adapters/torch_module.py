@@ -1,0 +1,177 @@
+"""A PyTorch module as the model and the solver use it: copies for threads, arrays in and out, errors in one sentence.
+
+PyTorch works on one core for each device, as everything here, so that results do not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.core.errors import ConfigError, DataError
+from fedprox.core.extras import needs_extra
+from fedprox.core.trees import Tree
+from fedprox.models.host_model import Sums
+
+with needs_extra("torch", "`fedprox.adapters.torch`"):
+    import torch
+    from torch import nn
+
+__all__ = ["Loss", "ModuleAt", "ModuleCopies", "Predict"]
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Predict = Callable[[torch.Tensor], torch.Tensor]
+_NUMBERS = 1 << 16  # of the examples that are taken at once
+
+
+class ModuleCopies:
+    """Copies of a module, one for each thread that is at work."""
+
+    def __init__(self, module: nn.Module, losses: Loss, predict: Predict | None, device: str) -> None:
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"`module` must be a torch.nn.Module; got {type(module).__name__}")
+        try:
+            self.device = torch.device(device)
+            self.module = copy.deepcopy(module).to(self.device)
+        except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was built for the device
+            raise ConfigError(f"`device` must name a device of this machine; got {device!r}: {_line(error)}") from None
+        for name, tensor in self.state(self.module).items():
+            if tensor.dtype != torch.float32:
+                raise ConfigError(f"a module must have parameters of type float32; {name!r} is {tensor.dtype}")
+        self.predict = predict
+        self.is_random = any(isinstance(each, nn.modules.dropout._DropoutNd) for each in module.modules())
+        self._losses = losses
+        self._free: list[nn.Module] = []
+
+    @staticmethod
+    def state(module: nn.Module) -> dict[str, torch.Tensor]:
+        """Return parameters and running statistics by name; counters, which cannot be averaged, are left out."""
+        kept = module.state_dict(keep_vars=True)
+        parameters = dict(module.named_parameters())  # of shared ones, the first name alone
+        others = {name: each for name, each in kept.items() if not isinstance(each, nn.Parameter)}
+        return parameters | {name: each for name, each in others.items() if each.is_floating_point()}
+
+    @contextmanager
+    def at(self, params: Tree, *, training: bool = False) -> Iterator[ModuleAt]:
+        """Lend a copy with the given parameters."""
+        try:
+            module = self._free.pop()
+        except IndexError:
+            module = copy.deepcopy(self.module)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with torch.no_grad():
+                for name, tensor in self.state(module).items():
+                    tensor.copy_(torch.from_numpy(np.array(params[name])))
+            yield ModuleAt(self, module.train(training), self._losses)
+        finally:
+            torch.set_num_threads(threads)
+            self._free.append(module)
+
+
+@dataclass(frozen=True)
+class ModuleAt:
+    """A copy of the module with its parameters set."""
+
+    copies: ModuleCopies
+    module: nn.Module
+    losses_of: Loss
+
+    def tensor(self, array: Any) -> torch.Tensor:
+        """Return a copy as a tensor: images of bytes as numbers from 0 to 1, other whole numbers as 64-bit ones."""
+        own = np.array(array)
+        if own.dtype == np.uint8 and own.ndim > 2:
+            own = own.astype(np.float32) / np.float32(255)
+        elif np.issubdtype(own.dtype, np.integer):
+            own = own.astype(np.int64)
+        return torch.from_numpy(own).to(self.copies.device)
+
+    def outputs(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what the module makes of a batch."""
+        try:
+            found: torch.Tensor = self.module(x)
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            kind, shape = str(x.dtype).removeprefix("torch."), tuple(x.shape)
+            name = type(self.module).__name__
+            raise DataError(
+                f"module {name} does not take a batch of shape {shape} and {kind}: {_line(error)}"
+            ) from error
+        return found
+
+    def each_loss(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return one loss per example."""
+        try:
+            found = self.losses_of(outputs, y)
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            kinds = f"outputs {tuple(outputs.shape)} and labels of {str(y.dtype).removeprefix('torch.')}"
+            raise ConfigError(f"`loss` cannot be taken of {kinds}: {_line(error)}") from error
+        if tuple(found.shape) != (len(y),):
+            raise ConfigError(
+                "the loss of a module must be one number per example (reduction='none'), of shape (examples,); "
+                f"for {len(y)} examples it has shape {tuple(found.shape)}"
+            )
+        return found
+
+    def losses(self, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Return the loss of each example, and whether its label is predicted."""
+        losses, hits = np.zeros(len(y), np.float32), np.zeros(len(y), bool)
+        with torch.no_grad():
+            for rows in _batches(x):
+                outputs, labels = self.outputs(self.tensor(x[rows])), self.tensor(y[rows])
+                losses[rows] = self.each_loss(outputs, labels).cpu().numpy()
+                hits[rows] = self._hits(outputs, labels)
+        return losses, hits
+
+    def sums(self, x: NDArray[Any], y: NDArray[Any]) -> Sums:
+        """Return summed loss, hits and gradient over some examples."""
+        loss, correct = 0.0, 0
+        gradient: dict[str, torch.Tensor] = {}
+        for rows in _batches(x):
+            outputs, labels = self.outputs(self.tensor(x[rows])), self.tensor(y[rows])
+            value = self.each_loss(outputs, labels).sum()
+            for name, more in self.gradient(value).items():
+                gradient[name] = gradient[name].add_(more) if name in gradient else more
+            loss += float(value.detach())
+            correct += int(self._hits(outputs.detach(), labels).sum())
+        return Sums(loss, correct, self.arrays(gradient))
+
+    def gradient(self, value: Any, create_graph: bool = False) -> dict[str, torch.Tensor]:
+        """Return the derivative of a value by each parameter that it depends on."""
+        trained = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        found = torch.autograd.grad(value, list(trained.values()), create_graph=create_graph, allow_unused=True)
+        return {name: each for name, each in zip(trained, found, strict=True) if each is not None}
+
+    def arrays(self, tensors: dict[str, torch.Tensor] | None = None) -> Tree:
+        """Return one array for each entry of the state; of the given tensors, zeros where there is none."""
+        state = self.copies.state(self.module)
+        given = state if tensors is None else tensors
+        return {
+            name: given[name].detach().cpu().numpy().copy()
+            if name in given
+            else np.zeros(tuple(each.shape), np.float32)
+            for name, each in state.items()
+        }
+
+    def _hits(self, outputs: torch.Tensor, labels: torch.Tensor) -> NDArray[np.bool_]:
+        if self.copies.predict is None:
+            return np.zeros(len(labels), bool)
+        found: NDArray[np.bool_] = (self.copies.predict(outputs) == labels).cpu().numpy()
+        return found
+
+
+def _batches(x: NDArray[Any]) -> Iterator[slice]:
+    """Yield slices of rows that stay in the cache but are worth a call."""
+    rows = min(max(_NUMBERS // max(x[:1].size, 1), 32), 1024)
+    for begin in range(0, len(x), rows):
+        yield slice(begin, min(begin + rows, len(x)))
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,187 @@
+"""The local loop in PyTorch: an optimiser of PyTorch's on h_k, over the mini-batches that every solver sees."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedprox.adapters.torch_module import ModuleAt, ModuleCopies
+from fedprox.core.errors import ConfigError
+from fedprox.core.extras import needs_extra
+from fedprox.core.trees import Tree, to_numpy
+from fedprox.solvers.python_callable import solver_key
+from fedprox.solvers.solver import LocalProblem
+from fedprox.solvers.stepwise import Target
+from fedprox.solvers.subproblem import Subproblem, mu_per_leaf
+
+with needs_extra("torch", "`fedprox.adapters.torch`"):
+    import torch
+    from torch import nn
+
+__all__ = ["Optimiser", "TorchSolver", "Transform", "build_solver"]
+
+Optimiser = Callable[..., torch.optim.Optimizer]
+Transform = Callable[..., torch.Tensor]
+"""`transform(x)` or `transform(x, generator)`: a batch of inputs, changed at random."""
+_RANDOM = threading.Lock()  # PyTorch's generator is one for the whole process
+
+
+def build_solver(copies: ModuleCopies, optimiser: Optimiser, transform: Transform | None = None) -> TorchSolver:
+    """Return the solver of an optimiser, with the momentum of PyTorch's SGD, with which methods can count gradients.
+
+    PyTorch's steps are those of `fedprox.solvers.sgd`: v <- m v + g and w <- w - eta v, or g + m v with Nesterov.
+    Dampening would change the count.
+    """
+    kind = getattr(optimiser, "func", optimiser)  # of a functools.partial
+    solver = TorchSolver(f"torch.{kind.__name__}", copies, optimiser, transform)
+    rate = 0.25
+    made = optimiser([torch.zeros(1, requires_grad=True)], lr=rate)
+    if type(made) is not torch.optim.SGD:
+        return solver
+    if made.defaults["dampening"]:
+        return replace(solver, name=f"{solver.name} with dampening")
+    if made.defaults["maximize"] or made.defaults["lr"] != rate:
+        return solver
+    momentum, nesterov = float(made.defaults["momentum"]), bool(made.defaults["nesterov"])
+    return replace(solver, is_sgd=True, momentum=momentum, nesterov=nesterov)
+
+
+@dataclass(frozen=True)
+class TorchSolver:
+    """A PyTorch optimiser on h_k, over the paired mini-batches; every evaluation of a mini-batch is a step."""
+
+    name: str
+    copies: ModuleCopies
+    optimiser: Optimiser
+    transform: Transform | None = None
+    is_sgd: bool = False
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def solve(self, local: LocalProblem) -> tuple[Tree, int]:
+        """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""
+        target = Target(local) if local.gamma > 0 else None
+        if local.budget == 0 or (target is not None and target.is_met(local.start)):
+            return local.start, 0
+        with self._randomness(local), self.copies.at(to_numpy(local.start), training=True) as at:
+            change = self._seeded_transform(local)
+            optimiser = self.optimiser(at.module.parameters(), lr=local.learning_rate)
+            evaluate: Any = _Evaluation(at, optimiser, _Terms(at, to_numpy(local.problem)), local.budget)
+            x, y = local.samples.of(local.device)
+            for rows in local.batches():
+                evaluate.x, evaluate.y = change(at.tensor(x[rows])), at.tensor(y[rows])
+                try:
+                    optimiser.step(evaluate)
+                except _BudgetSpent:
+                    break
+                if evaluate.count == local.budget:
+                    break
+                is_epoch = evaluate.count % local.steps_per_epoch == 0
+                if target and is_epoch and target.is_met(at.arrays()):
+                    break
+            return at.arrays(), evaluate.count
+
+    def _seeded_transform(self, local: LocalProblem) -> Callable[[torch.Tensor], torch.Tensor]:
+        transform = self.transform
+        if transform is None:
+            return lambda x: x
+        if not _takes_generator(transform):
+            return transform
+        generator = torch.Generator(self.copies.device).manual_seed(solver_key(local))
+        return lambda x: transform(x, generator)
+
+    @contextmanager
+    def _randomness(self, local: LocalProblem) -> Iterator[None]:
+        """Where module or transform draw from PyTorch's own generator, let solves take turns, each with its seed."""
+        is_random = self.copies.is_random or (self.transform is not None and not _takes_generator(self.transform))
+        with _RANDOM if is_random else nullcontext():
+            if not is_random:
+                yield
+                return
+            device = self.copies.device
+            with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+                torch.manual_seed(solver_key(local))
+                yield
+
+
+def _takes_generator(transform: Transform) -> bool:
+    """Return whether a transform takes a generator as its second parameter."""
+    try:
+        parameters = list(inspect.signature(transform).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    needed = [
+        each
+        for each in parameters
+        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(needed) > 2:
+        raise ConfigError(f"`transform` must take a batch, or a batch and a generator; got {len(needed)} parameters")
+    return len(needed) == 2
+
+
+class _BudgetSpent(Exception):  # noqa: N818 - not an error: it ends a step that evaluates more than once
+    """An optimiser asked for more than the budget pays for."""
+
+
+class _Evaluation:
+    """What an optimiser calls for the gradient of h_k on the present mini-batch."""
+
+    def __init__(self, at: ModuleAt, optimiser: torch.optim.Optimizer, terms: _Terms, budget: int) -> None:
+        self._at, self._optimiser, self._terms, self._budget = at, optimiser, terms, budget
+        self._needs_value = isinstance(optimiser, torch.optim.LBFGS)
+        self._statistics = [each for each in at.module.modules() if getattr(each, "running_mean", None) is not None]
+        self.x, self.y = torch.empty(0), torch.empty(0)
+        self.count = 0
+
+    def __call__(self) -> torch.Tensor:
+        if self.count == self._budget:
+            raise _BudgetSpent
+        self.count += 1
+        for layer in self._statistics:  # one example has no variance: the running statistics stand in for its own
+            layer.train(len(self.x) > 1)
+        with torch.enable_grad():
+            self._optimiser.zero_grad()
+            value = self._at.each_loss(self._at.outputs(self.x), self.y).mean()
+            value.backward()
+        with torch.no_grad():
+            self._terms.add_to_gradients()
+            return value + self._terms.value() if self._needs_value else value
+
+
+class _Terms:
+    """<c, w> + (mu / 2) ||w - a||^2, with a, mu and c held once for the whole solve."""
+
+    def __init__(self, at: ModuleAt, problem: Subproblem) -> None:
+        linear, mus = problem.linear, mu_per_leaf(problem)
+        self._each: list[tuple[nn.Parameter, float, torch.Tensor, torch.Tensor | None]] = [
+            (
+                parameter,
+                float(mus[name]),
+                at.tensor(problem.anchor[name]),
+                None if linear is None else at.tensor(linear[name]),
+            )
+            for name, parameter in at.module.named_parameters()
+            if parameter.requires_grad
+        ]
+
+    def add_to_gradients(self) -> None:
+        for parameter, mu, anchor, linear in self._each:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if mu:
+                parameter.grad.add_(parameter - anchor, alpha=mu)
+            if linear is not None:
+                parameter.grad.add_(linear)
+
+    def value(self) -> Any:
+        total: Any = 0.0
+        for parameter, mu, anchor, linear in self._each:
+            total = total + 0.5 * mu * (parameter - anchor).square().sum()
+            if linear is not None:
+                total = total + (linear * parameter).sum()
+        return total
