@@ -6,14 +6,18 @@ itself, in the body of a loop it does not; the derivatives of a convolution are 
 as long there. And it has no fast code for the derivative of a maximum over windows.
 
 So before a program is compiled, its operations are looked through (in calls, loops and branches too) and such
-convolutions are written as transpose, convolution, transpose, such derivatives as comparisons. What the program
-computes stays the same. A program without any of them is left as it is.
+convolutions are written as transpose, convolution, transpose, such derivatives as comparisons. A convolution of few
+inputs and outputs, as the first of most networks is, gets more outputs, which are dropped, and the derivative by the
+weights is summed over a few examples at a time. What the program computes stays the same, up to rounding. A program
+without any of them is left as it is.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import jax
@@ -99,7 +103,10 @@ def _with_fast_forms(value: Any) -> Any:
 def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
     """Return how to compute an operation that XLA computes slowly, or None."""
     params, name = equation.params, equation.primitive.name
-    if name == "conv_general_dilated" and tuple(params["dimension_numbers"]) != _axes(equation.invars[0].aval.ndim):
+    if name == "conv_general_dilated" and (
+        tuple(params["dimension_numbers"]) != _axes(equation.invars[0].aval.ndim)
+        or _added_outputs(equation.invars[1].aval.shape, params)
+    ):
         return _convolution
     if (
         name == "select_and_scatter_add"
@@ -119,15 +126,48 @@ def _axes(dimensions: int) -> tuple[tuple[int, ...], ...]:
 
 def _convolution(left: jax.Array, right: jax.Array, *, dimension_numbers: Any, **params: Any) -> jax.Array:
     fast = _axes(left.ndim)
+    outputs = right.shape[dimension_numbers[1][0]]
+    added = _added_outputs(right.shape, {**params, "dimension_numbers": dimension_numbers})
     left, right = (
         lax.transpose(array, [given[form.index(axis)] for axis in range(array.ndim)])
         for array, given, form in zip((left, right), dimension_numbers, fast, strict=False)
     )
+    if added:
+        right = jnp.pad(right, [(0, 0)] * (right.ndim - 1) + [(0, added)])
     params["padding"] = list(params["padding"])
     names = lax.ConvDimensionNumbers(*fast)
-    out = lax.conv_general_dilated(left, right, dimension_numbers=names, **params)
+    parts = [(left, right)]
+    if params["feature_group_count"] == params["batch_group_count"] == 1:
+        parts = [
+            (lax.slice_in_dim(left, begin, end, axis=-1), lax.slice_in_dim(right, begin, end, axis=-2))
+            for begin, end in _parts(left.shape[-1], right.shape[:-2])
+        ]
+    each = (lax.conv_general_dilated(*part, dimension_numbers=names, **params) for part in parts)
+    out = reduce(jnp.add, each)[..., :outputs]
     given = dimension_numbers[2]
     return lax.transpose(out, [fast[2][given.index(axis)] for axis in range(out.ndim)])
+
+
+def _added_outputs(weights: tuple[int, ...], params: Any) -> int:
+    """Return how many outputs to add to a convolution of few inputs and outputs: it then takes a third of the time."""
+    outputs, inputs = (weights[axis] for axis in params["dimension_numbers"][1][:2])
+    is_plain = params["feature_group_count"] == params["batch_group_count"] == 1
+    return _OUTPUTS - outputs if is_plain and inputs <= _FEW and outputs < _OUTPUTS else 0
+
+
+def _parts(inputs: int, window: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return the inputs that are summed over at once.
+
+    In the derivative by the weights these are the examples, and the window is nearly as large as an image: the whole
+    batch does not stay in the cache.
+    """
+    if inputs < 2 * _EXAMPLES or math.prod(window) < _WINDOW:
+        return [(0, inputs)]
+    return [(begin, min(begin + _EXAMPLES, inputs)) for begin in range(0, inputs, _EXAMPLES)]
+
+
+_OUTPUTS, _FEW = 32, 8  # the library's kernel makes 32 outputs at once, also where fewer are asked for
+_EXAMPLES, _WINDOW = 8, 100
 
 
 def _max_pooling_derivative(source: jax.Array, operand: jax.Array, *, window_dimensions: Any, **_: Any) -> jax.Array:
