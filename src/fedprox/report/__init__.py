@@ -16,6 +16,7 @@ from fedprox.report.page import card, grid, page, table
 from fedprox.report.participation import participation
 from fedprox.report.reached_devices_section import reach_figure, reach_section, reached
 from fedprox.report.verdict import verdict
+from fedprox.runs.columns import columns_needed
 from fedprox.runs.reader import SavedRun, find_runs
 from fedprox.runs.seed_groups import Group, differing, flat_settings, group_runs, setting_text
 
@@ -27,7 +28,8 @@ def write_report(paths: Sequence[str | Path], out: str | Path, title: str = "") 
     runs = [run for run in find_runs(paths) if len(run.history)]
     if not runs:
         raise RunFolderError(f"{paths[0]} holds no measured round yet, so there is nothing to report")
-    return write_report_on(runs, out, title or _title(paths))
+    with columns_needed(", ".join(map(str, paths))):
+        return write_report_on(runs, out, title or _title(paths))
 
 
 def write_report_on(runs: Sequence[SavedRun], out: str | Path, title: str) -> Path:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedprox.core.reading import printable
+from fedprox.runs.columns import columns_needed
 from fedprox.runs.folder import is_running
 from fedprox.runs.reader import SavedRun, find_runs
 from fedprox.runs.summary_text import number, percent
@@ -43,7 +44,8 @@ class RunStatus:
 def states(path: str | Path) -> list[RunStatus]:
     """Return how the run, or each run below the folder, stands."""
     top = Path(path)
-    return [_state(run, top) for run in find_runs([top])]
+    with columns_needed(top):
+        return [_state(run, top) for run in find_runs([top])]
 
 
 def follow(

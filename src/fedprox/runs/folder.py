@@ -30,6 +30,7 @@ from fedprox.core.errors import RunFolderError
 from fedprox.core.files import json_line, write_atomically, write_tensors
 from fedprox.core.locks import is_locked, try_lock
 from fedprox.runs.checkpoint import RECORDS, Checkpoint, Tensors, find_checkpoint, keep_previous, write_checkpoint
+from fedprox.runs.columns import column_problem
 from fedprox.runs.history import History
 from fedprox.runs.identity import check_continues, read_config, run_identity, write_config
 from fedprox.runs.record_file import Beginning, RecordFile, read_beginning, read_records
@@ -169,7 +170,17 @@ def read_history(path: str | Path, name: str = "metrics") -> History:
     file = Path(path) / f"{name}.jsonl"
     if not file.exists():
         raise RunFolderError(f"{path} holds no {name}.jsonl, so it is not a run folder")
-    return History(record for record, _ in read_records(file))
+    history, last = History(), -1
+    for number, (record, _) in enumerate(read_records(file), start=1):
+        problem = column_problem(name, record)
+        if problem is None and name != "evaluation":
+            if record["round"] <= last:
+                problem = f"`round` must rise from row to row; got {record['round']} after {last}"
+            last = record["round"]
+        if problem is not None:
+            raise RunFolderError(f"{file}, line {number}: {problem}")
+        history.append(record)
+    return history
 
 
 def read_summary(path: str | Path) -> dict[str, Any] | None:
@@ -178,8 +189,11 @@ def read_summary(path: str | Path) -> dict[str, Any] | None:
         summary: dict[str, Any] = json.loads((Path(path) / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError(f"{path}/summary.json cannot be read: {error}") from None
+    problem = column_problem("summary", summary) if isinstance(summary, dict) else "it must be a JSON object"
+    if problem is not None:
+        raise RunFolderError(f"{path}/summary.json is not the summary of a run: {problem}")
     return summary
 
 

@@ -13,6 +13,7 @@ from fedprox.config import Config
 from fedprox.core.errors import RunFolderError
 from fedprox.core.files import read_tensors
 from fedprox.core.trees import Tree
+from fedprox.runs.columns import columns_needed
 from fedprox.runs.folder import read_history, read_summary
 from fedprox.runs.history import History
 from fedprox.runs.identity import read_config
@@ -63,7 +64,8 @@ class SavedRun:
     def _repr_html_(self) -> str:
         from fedprox.runs.notebook_view import run_html
 
-        return run_html(self.history, self.summary)
+        with columns_needed(self.path):
+            return run_html(self.history, self.summary)
 
     @property
     def seed(self) -> int:
