@@ -330,6 +330,8 @@ def test_compare_and_sweep_take_objects(tmp_path, small_population):
     assert len(swept.done) == 2
     again = fedprox.sweep(plan, ["method.mu=0.0,0.5"], out=tmp_path / "sweep", population=small_population)
     assert again.skipped == 2
+    with pytest.raises(fedprox.FedProxError, match="was made with an object from Python as its data"):
+        fedprox.sweep(plan, ["method.mu=0.0,0.5"], out=tmp_path / "sweep")
     assert isinstance(small_population, Population)
     assert np.isfinite(comparison.table()[0]["train_loss"])
 
@@ -503,3 +505,29 @@ def test_an_engine_of_ones_own(module, small_population):
     assert own.history.column("train_loss") == plain.history.column("train_loss")
     with pytest.raises(ConfigError, match=r"`engine.name` must name an engine, which has `workers`.*gives int"):
         fedprox.train({**SHORT, "engine": {"name": f"{name}:wrong"}}, population=small_population)
+
+
+def test_a_merge_rule_of_ones_own_takes_its_fields_as_keys(module, small_population):
+    name = module("""
+        from dataclasses import dataclass
+
+        from fedprox.methods.merging import MergeRule
+
+        @dataclass(frozen=True)
+        class First(MergeRule):
+            name: str = "first"
+            needs_every_reply: bool = True
+            position: int = 0
+
+            def merge(self, replies, weights):
+                return replies[self.position]
+    """)
+    config = Config.from_dict({**SHORT, "merge": {"rule": f"{name}:First", "position": 1}})
+    assert config.to_dict()["merge"] == {"rule": f"{name}:First", "position": 1}
+    one, other = (
+        fedprox.train({**SHORT, "merge": {"rule": f"{name}:First", "position": position}}, population=small_population)
+        for position in (0, 1)
+    )
+    assert one.history[-1]["train_loss"] != other.history[-1]["train_loss"]
+    with pytest.raises(ConfigError, match=r"unknown key `merge.needs_every_reply`"):
+        Config.from_dict({"merge": {"rule": f"{name}:First", "needs_every_reply": False}})

@@ -15,13 +15,13 @@ from fedprox.config.parts import is_builtin
 from fedprox.config.recipes import load_settings
 from fedprox.config.resolution import keys_of_section, takes_mu
 from fedprox.core.errors import ConfigError, FedProxError, RunError, input_error
+from fedprox.experiments.given_objects import check_job_continues
 from fedprox.experiments.scheduler import Ended, Event, Job
 from fedprox.experiments.unfinished import run_unfinished
 from fedprox.methods import Method
 from fedprox.runs.curve_axis import SECONDS, Axis, common_end, common_loss, first_at, value_at
 from fedprox.runs.folder import check_empty, read_history
 from fedprox.runs.history import History
-from fedprox.runs.identity import check_continues
 
 __all__ = [
     "Comparison",
@@ -177,9 +177,9 @@ def plan(
         for offset in range(seeds):
             config = own.model_copy(update={"seed": own.seed + offset})
             folder = out / _folder_name(chosen.label) / f"seed-{config.seed}"
-            if resume:
-                check_continues(folder, config)
             own_objects = {**(objects or {}), **chosen.objects}
+            if resume:
+                check_job_continues(folder, config, own_objects)
             jobs.append(Job(chosen.label, config, folder, resume=resume, objects=own_objects))
     check_apart(jobs)
     return jobs

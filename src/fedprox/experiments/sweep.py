@@ -18,9 +18,9 @@ from fedprox.config.recipes import load_settings
 from fedprox.config.toml import toml_value
 from fedprox.core.errors import ConfigError, RunError
 from fedprox.experiments.compare import Comparison, check_apart, failure
+from fedprox.experiments.given_objects import check_job_continues
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.experiments.unfinished import is_complete
-from fedprox.runs.identity import check_continues
 from fedprox.runs.reader import load_run
 from fedprox.runs.seed_groups import group_runs
 
@@ -97,7 +97,7 @@ def grid(
         config = Config.from_dict(with_overrides(settings, point))
         name = ", ".join(point)
         folder = out / (re.sub(r"[^A-Za-z0-9.=,_-]+", "-", ",".join(point)) or "run")
-        check_continues(folder, config)
+        check_job_continues(folder, config, objects or {})
         jobs.append(Job(name or config.method.name, config, folder, resume=True, objects=objects or {}))
     check_apart(jobs)
     return jobs

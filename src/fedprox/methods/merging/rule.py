@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -31,10 +32,14 @@ __all__ = ["MergeRule", "check_merging", "mean", "merge_received"]
 class MergeRule:
     """How replies become one value. This one is the weighted mean; others override `merge`.
 
+    The fields that a rule adds are its keys in `[merge]`.
+
     Attributes:
       name: what it is called in configs and records.
       needs_every_reply: whether the rule sees all replies at once; the mean is a sum and keeps none of them.
     """
+
+    not_keys: ClassVar[frozenset[str]] = frozenset({"name", "needs_every_reply"})
 
     name: str = "mean"
     needs_every_reply: bool = False
