@@ -65,13 +65,13 @@ class FakeGrid:
         if kind == MessageType.QUERY:
             asked, answer = None, introduction(self.data[node])
         elif kind == GRADIENT:
-            asked = Model.from_records(message.content)
+            asked = Model.from_records(message.content, self.devices[node].like)
             answer = self.devices[node].gradient(asked)
         elif kind == MessageType.EVALUATE:
-            asked = Model.from_records(message.content)
+            asked = Model.from_records(message.content, self.devices[node].like)
             answer = self.devices[node].evaluate(asked)
         else:
-            asked = Instruction.from_records(message.content)
+            asked = Instruction.from_records(message.content, self.devices[node].like)
             answer = self.devices[node].work(asked)
         answer = self.behave(node - 100, asked, answer)
         return answer.to_records() if hasattr(answer, "to_records") else answer

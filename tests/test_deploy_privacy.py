@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from flwr.app import Error
 
 import fedprox
+from conftest import population_of
 from fake_federation import FakeGrid
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError, RunFolderError
@@ -119,3 +121,53 @@ def test_devices_that_do_not_trust_the_server_do_not_send_it_gradients(key):
     with pytest.raises(ConfigError, match=f"`measure.{key}` must be false with `privacy.where` = 'client'"):
         check_deployable(config)
     check_deployable(Config.from_dict({**config.to_dict(), "privacy": {}}))
+
+
+def test_a_round_that_is_done_again_draws_its_devices_anew(tmp_path, monkeypatch):
+    """With one cohort for all releases of a round more is attainable than the accountant of fresh cohorts states."""
+    tries = []
+
+    def sleeps(device, asked, answer):
+        if isinstance(asked, Instruction) and asked.round == 1:
+            tries.append(device)
+            return Error(2, "asleep") if len(tries) <= 3 * 15 else answer
+        return answer
+
+    population = population_of([24] * 20)
+    config = build_config(
+        rounds=1,
+        privacy={"clip": 0.05, "noise_multiplier": 3.0, "delta": 1e-5},
+        measure=PLAIN,
+        deploy={"devices": 20, "repeats": 20, "min_replies": 3},
+    )
+    result = run(config, FakeGrid(config, population, sleeps), tmp_path / "run", monkeypatch)
+    cohorts = {tuple(sorted(tries[at : at + 3])) for at in range(0, len(tries), 3)}
+    assert len(tries) == 3 * 16
+    assert len(cohorts) > 1
+    stated = result.summary["privacy"]["epsilon"]
+    assert stated == Accountant(20, 3, 3.0, 1e-5).epsilon(16)
+
+
+def attainable_epsilon(releases, delta, devices, per_round, noise_multiplier):
+    """Return the epsilon that `releases` of one cohort attain at least against the sum of what is released.
+
+    With probability q = K / N the device is chosen, for all releases at once. Their sum has noise sqrt(n) z S, and a
+    device that sends +S or -S moves it by 2 n S: a mixture of shifted Gaussians. For a threshold t on the standardised
+    sum, P(above t) with the data must be at most e^epsilon P(above t) with the other data + delta.
+    """
+    from scipy.stats import norm
+
+    q, shift = per_round / devices, 2 * np.sqrt(releases) / noise_multiplier
+    thresholds = np.linspace(0, shift + 8, 20_000)
+    with_data = q * norm.sf(thresholds - shift) + (1 - q) * norm.sf(thresholds)
+    without = norm.sf(thresholds)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        epsilons = np.log((with_data - delta) / without)
+    return float(np.nanmax(epsilons[np.isfinite(epsilons)]))
+
+
+def test_what_one_cohort_gives_away_is_more_than_is_stated_for_fresh_ones():
+    stated = Accountant(1000, 10, 2.0, 1e-5).epsilon(16)
+    assert attainable_epsilon(16, 1e-5, 1000, 10, 2.0) > stated  # why a cohort is not sent out again
+    for rounds in (1, 16):  # the bound itself holds for a device that is in one release alone
+        assert attainable_epsilon(1, 1e-5, 1000, 10, 2.0) <= Accountant(1000, 10, 2.0, 1e-5).epsilon(rounds)

@@ -86,16 +86,19 @@ def client_app(
 
     @app.query("gradient")
     def gradient(message: Message, context: Context) -> Message:
-        return _reply(device(context).gradient(Model.from_records(message.content)), message)
+        own = device(context)
+        return _reply(own.gradient(Model.from_records(message.content, own.like)), message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         arrived = time.monotonic()
-        return _reply(device(context).work(Instruction.from_records(message.content), arrived), message)
+        own = device(context)
+        return _reply(own.work(Instruction.from_records(message.content, own.like), arrived), message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return _reply(device(context).evaluate(Model.from_records(message.content)), message)
+        own = device(context)
+        return _reply(own.evaluate(Model.from_records(message.content, own.like)), message)
 
     return app
 
@@ -118,6 +121,7 @@ class Device:
     ) -> None:
         self._config, self._model, self._data = config, model, data
         self._like = initial_params(config, model)
+        self.like = flatten_names(self._like)
         self._loaded = LoadedSamples.of(data.population.train, model)
         self._mechanism = build_mechanism(config)
         method = method or methods.build(config.method, config.seed)

@@ -23,7 +23,7 @@ from fedprox import __version__
 from fedprox.config import Config
 from fedprox.core.trees import Tree, difference, flatten_names, quiet, scale, squared_distance, unflatten_names
 from fedprox.deploy.message_exchange import NodeAnswer, Post
-from fedprox.deploy.messages import Gradient, Instruction, Model, Named, Work, WrongMessageError
+from fedprox.deploy.messages import Gradient, Instruction, Model, Named, Work, attempt
 from fedprox.deploy.release_count import Releases
 from fedprox.deploy.remote_work import Question, RemoteWork
 from fedprox.deploy.reply_checks import wrong_arrays
@@ -287,11 +287,11 @@ class _Gradients:
 
     def take(self, device: int, records: Any) -> str | None:
         """Keep a gradient, or return why it cannot be used."""
-        try:
-            named: Named = Gradient.from_records(records).params
-        except WrongMessageError as error:
-            return str(error)
-        if reason := wrong_arrays(named, flatten_names(self.at)):
+        model = flatten_names(self.at)
+        sent, reason = attempt(lambda: Gradient.from_records(records, model))
+        if sent is not None:
+            reason = wrong_arrays(sent.params, model)
+        if sent is None or reason is not None:
             return f"refused: {reason}"
-        self.found[device] = unflatten_names(named, like=self.at)
+        self.found[device] = unflatten_names(sent.params, like=self.at)
         return None

@@ -18,7 +18,7 @@ from flwr.app import MessageType
 from fedprox.config import Config
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_norm
 from fedprox.deploy.message_exchange import Post
-from fedprox.deploy.messages import Evaluation, Introduction, Model, Named, WrongMessageError
+from fedprox.deploy.messages import Evaluation, Introduction, Model, Named, attempt
 from fedprox.deploy.roster import Roster
 from fedprox.measures import Measures, dissimilarity
 
@@ -64,10 +64,9 @@ class ReportMeasurer:
                 _LOG.warning("round %s: device %d is not measured: %s", self._post.group, device, problem)
 
     def _take(self, device: int, records: Any, params: Named) -> str | None:
-        try:
-            report = Evaluation.from_records(records)
-        except WrongMessageError as error:
-            return str(error)
+        report, problem = attempt(lambda: Evaluation.from_records(records, params))
+        if report is None:
+            return problem
         said = self._roster.samples(device)
         problem = reason_to_ignore(report, said, params, gradient=self._config.measure.dissimilarity)
         if problem is None:

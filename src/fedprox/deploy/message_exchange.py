@@ -14,6 +14,8 @@ from typing import Protocol
 
 from flwr.app import Message, RecordDict
 
+from fedprox.deploy.messages import bounded
+
 __all__ = ["Grid", "NodeAnswer", "Post"]
 
 _POLL = 0.2  # seconds
@@ -100,6 +102,5 @@ class Post:
 def _answer(reply: Message, seconds: float) -> NodeAnswer:
     if reply.has_content():
         return NodeAnswer(reply.content, None, seconds)
-    return NodeAnswer(
-        None, f"Flower reports error {reply.error.code}: {reply.error.reason or 'no reason given'}", seconds
-    )
+    reason = bounded(f"Flower reports error {reply.error.code}: {reply.error.reason or 'no reason given'}")
+    return NodeAnswer(None, reason, seconds)

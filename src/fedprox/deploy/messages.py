@@ -13,23 +13,23 @@
 A device solves the subproblem h_k (Equation 2 with a linear term and an anchor) and sends back its iterate, whatever
 the method: what else a method makes of it, and what it remembers for a device, stays on the server.
 
-Arrays travel as the bytes of `.npy` files. They are read by `read_array`, which takes plain numbers only and trusts
-no length that the bytes do not bear out; nothing is ever unpickled.
+Arrays travel as the bytes of `.npy` files. Their names, precision and shapes are those of the model, which both sides
+know: `read_array` compares the bytes with what is expected and parses nothing; nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedprox.core.errors import RunError
+from fedprox.core.errors import RunError, short
 from fedprox.methods.device_view import Mu
 
 __all__ = [
@@ -41,6 +41,8 @@ __all__ = [
     "Named",
     "Work",
     "WrongMessageError",
+    "attempt",
+    "bounded",
     "read_array",
 ]
 
@@ -48,6 +50,8 @@ Named = dict[str, NDArray[Any]]
 
 _ARRAYS, _LINEAR, _ANCHOR, _START, _VALUES = "arrays", "linear", "anchor", "start", "values"
 _MOST_SAMPLES = 2**31 - 1  # of a device, as of a population
+_REASON = 200  # characters of a reason that may hold what a node has sent
+Result = TypeVar("Result")
 
 
 class WrongMessageError(RunError):
@@ -78,12 +82,12 @@ class Instruction:
         return _records(values, self.params, linear=self.linear, anchor=self.anchor, start=self.start)
 
     @classmethod
-    def from_records(cls, records: RecordDict) -> Instruction:
-        """Read the message."""
+    def from_records(cls, records: RecordDict, like: Named) -> Instruction:
+        """Read the message; the arrays must be like those of the model."""
         values = _values(records)
 
         def given(key: str) -> Named | None:
-            return _arrays(records, key) if key in records.array_records else None
+            return _arrays(records, key, like) if key in records.array_records else None
 
         mu: Mu
         if "mu-patterns" in values:
@@ -92,7 +96,7 @@ class Instruction:
             mu = _number(values, "mu")
         return cls(
             _whole(values, "device"),
-            _arrays(records, _ARRAYS),
+            _arrays(records, _ARRAYS, like),
             given(_LINEAR),
             _whole(values, "round"),
             mu,
@@ -127,11 +131,11 @@ class Work:
         return _records(values, self.params)
 
     @classmethod
-    def from_records(cls, records: RecordDict) -> Work:
-        """Read the message."""
+    def from_records(cls, records: RecordDict, like: Named) -> Work:
+        """Read the message; the arrays must be like those of the model."""
         values = _values(records)
         return cls(
-            _arrays(records, _ARRAYS),
+            _arrays(records, _ARRAYS, like),
             _whole(values, "steps"),
             _number(values, "seconds"),
             _number(values, "loss"),
@@ -152,9 +156,9 @@ class Model:
         return _records({}, self.params)
 
     @classmethod
-    def from_records(cls, records: RecordDict) -> Model:
-        """Read the message."""
-        return cls(_arrays(records, _ARRAYS))
+    def from_records(cls, records: RecordDict, like: Named) -> Model:
+        """Read the message; the arrays must be like those of the model."""
+        return cls(_arrays(records, _ARRAYS, like))
 
 
 @dataclass(frozen=True)
@@ -168,9 +172,9 @@ class Gradient:
         return _records({}, self.params)
 
     @classmethod
-    def from_records(cls, records: RecordDict) -> Gradient:
-        """Read the message."""
-        return cls(_arrays(records, _ARRAYS))
+    def from_records(cls, records: RecordDict, like: Named) -> Gradient:
+        """Read the message; the arrays must be like those of the model."""
+        return cls(_arrays(records, _ARRAYS, like))
 
 
 @dataclass(frozen=True)
@@ -192,8 +196,8 @@ class Evaluation:
         return _records(values, self.gradient)
 
     @classmethod
-    def from_records(cls, records: RecordDict) -> Evaluation:
-        """Read the message."""
+    def from_records(cls, records: RecordDict, like: Named) -> Evaluation:
+        """Read the message; the arrays must be like those of the model."""
         values = _values(records)
 
         def known(name: str) -> float | None:
@@ -206,7 +210,7 @@ class Evaluation:
             _whole(values, "test_samples"),
             known("test_loss"),
             known("test_accuracy"),
-            _arrays(records, _ARRAYS) if _ARRAYS in records.array_records else None,
+            _arrays(records, _ARRAYS, like) if _ARRAYS in records.array_records else None,
         )
 
 
@@ -235,41 +239,75 @@ class Introduction:
         return cls(device, train, test)
 
 
-def read_array(data: bytes) -> NDArray[Any]:
-    """Return the array in the bytes of a `.npy` file; only plain numbers, and as many bytes as its header says.
+def read_array(data: bytes, like: NDArray[Any]) -> NDArray[Any]:
+    """Return the array in bytes that must be those of a `.npy` file of the precision and shape of `like`.
+
+    What is expected is known, so that nothing is parsed: the header must be the expected one, byte for byte.
 
     >>> buffer = io.BytesIO()
     >>> np.save(buffer, np.array([1.5, 2.5], np.float32))
-    >>> read_array(buffer.getvalue())
+    >>> read_array(buffer.getvalue(), like=np.zeros(2, np.float32))
     array([1.5, 2.5], dtype=float32)
     """
-    file = io.BytesIO(data)
+    header = _header(like.dtype.str, like.shape)
+    if len(data) != len(header) + like.nbytes or not data.startswith(header):
+        raise WrongMessageError(
+            f"an array must be the {len(header) + like.nbytes} bytes of a .npy file of {like.dtype} and shape "
+            f"{like.shape}; got {len(data)} bytes with another content"
+        )
+    return np.frombuffer(data, like.dtype, offset=len(header)).reshape(like.shape)
+
+
+@lru_cache(maxsize=256)
+def _header(precision: str, shape: tuple[int, ...]) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": precision, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def attempt(read: Callable[[], Result]) -> tuple[Result | None, str | None]:
+    """Return what a message holds, or why it cannot be read: a message may hold anything, and must not end the server.
+
+    >>> attempt(lambda: int("7")), attempt(lambda: int("seven"))[1]
+    ((7, None), "ValueError: invalid literal for int() with base 10: 'seven'")
+    """
     try:
-        version = np.lib.format.read_magic(file)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, is_fortran, dtype = read(file)
-    except Exception as error:  # a header is text that NumPy has Python parse, which raises whatever it raises
-        raise WrongMessageError(f"an array must be the bytes of a .npy file: {type(error).__name__}: {error}") from None
-    if dtype.kind not in "fiu":
-        raise WrongMessageError(f"an array must hold plain numbers; got {dtype}")
-    rest = memoryview(data)[file.tell() :]
-    if any(side < 0 for side in shape) or len(rest) != math.prod(shape) * dtype.itemsize:
-        raise WrongMessageError(f"an array of shape {shape} and {dtype} must not have {len(rest)} bytes")
-    return np.frombuffer(rest, dtype).reshape(shape, order="F" if is_fortran else "C")
+        return read(), None
+    except WrongMessageError as error:
+        return None, bounded(str(error))
+    except Exception as error:  # whatever Flower's records, NumPy or Python raise on what a node has sent
+        return None, bounded(f"{type(error).__name__}: {error}")
+
+
+def bounded(reason: str) -> str:
+    """Return a reason that may hold what a node has sent, on one line of at most 200 characters."""
+    line = " ".join(reason[: _REASON * 4].split())
+    return line if len(line) <= _REASON else line[: _REASON - 3] + "..."
 
 
 def _records(values: Mapping[str, Any], arrays: Named | None = None, **more: Named | None) -> RecordDict:
     records: dict[str, Any] = {_VALUES: ConfigRecord(dict(values))}
     for key, named in {_ARRAYS: arrays, **more}.items():
         if named is not None:
-            records[key] = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in named.items()})
+            records[key] = ArrayRecord({name: Array(np.asarray(value, order="C")) for name, value in named.items()})
     return RecordDict(records)
 
 
-def _arrays(records: RecordDict, key: str) -> Named:
+def _arrays(records: RecordDict, key: str, like: Named) -> Named:
     if key not in records.array_records:
         raise WrongMessageError(f"a message must hold the arrays {key!r}; it has none")
-    return {name: read_array(array.data) for name, array in records.array_records[key].items()}
+    sent = records.array_records[key]
+    if missing := sorted(like.keys() - sent.keys()):
+        raise WrongMessageError(f"{missing[0]!r} is missing")
+    if extra := sorted(sent.keys() - like.keys()):
+        raise WrongMessageError(f"{bounded(extra[0])!r} is not part of the model")
+    named = {}
+    for name, expected in like.items():
+        try:
+            named[name] = read_array(bytes(sent[name].data), expected)
+        except WrongMessageError as error:
+            raise WrongMessageError(f"{name!r}: {error}") from None
+    return named
 
 
 def _values(records: RecordDict) -> Mapping[str, Any]:
@@ -281,12 +319,12 @@ def _values(records: RecordDict) -> Mapping[str, Any]:
 def _whole(values: Mapping[str, Any], name: str) -> int:
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise WrongMessageError(f"`{name}` must be a whole number >= 0; got {value!r}")
+        raise WrongMessageError(f"`{name}` must be a whole number >= 0; got {short(value)}")
     return value
 
 
 def _number(values: Mapping[str, Any], name: str) -> float:
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise WrongMessageError(f"`{name}` must be a number; got {value!r}")
+        raise WrongMessageError(f"`{name}` must be a number; got {short(value)}")
     return float(value)

@@ -15,7 +15,7 @@ from flwr.app import MessageType, RecordDict
 from fedprox.core.errors import RunError
 from fedprox.deploy.device_data import sizes_only
 from fedprox.deploy.message_exchange import Post
-from fedprox.deploy.messages import Introduction, WrongMessageError
+from fedprox.deploy.messages import Introduction, attempt
 from fedprox.population import Population
 
 __all__ = ["Roster"]
@@ -71,10 +71,12 @@ class Roster:
             if answer.records is None:
                 self._turn_away(node, str(answer.problem))
                 continue
-            try:
-                self._accept(node, Introduction.from_records(answer.records))
-            except WrongMessageError as error:
-                self._turn_away(node, str(error))
+            records = answer.records
+            said, problem = attempt(lambda records=records: Introduction.from_records(records))  # type: ignore[misc]
+            if said is None:
+                self._turn_away(node, str(problem))
+            else:
+                self._accept(node, said)
 
     @property
     def turned_away(self) -> list[str]:

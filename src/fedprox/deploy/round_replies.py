@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedprox.deploy.message_exchange import NodeAnswer
-from fedprox.deploy.messages import Named, Work, WrongMessageError
+from fedprox.deploy.messages import Named, Work, attempt
 from fedprox.deploy.reply_checks import reason_to_refuse
 
 __all__ = ["Collected"]
@@ -45,12 +45,12 @@ class Collected:
             if answer.records is None:
                 self.problems[device] = str(answer.problem)
                 continue
-            try:
-                work = Work.from_records(answer.records)
-                reason = reason_to_refuse(work, anchor, budget=budgets[device], max_norm=max_norm)
-            except WrongMessageError as error:
-                reason = str(error)
-            if reason is not None:
+            records, budget = answer.records, budgets[device]
+            work, reason = attempt(lambda records=records: Work.from_records(records, anchor))  # type: ignore[misc]
+            if work is not None:
+                reason = reason_to_refuse(work, anchor, budget=budget, max_norm=max_norm)
+            if work is None or reason is not None:
+                reason = str(reason)
                 self.refused[device] = reason
                 self.problems[device] = f"refused: {reason}"
             elif work.steps == 0 and work.stopped_by_time:
