@@ -1,15 +1,25 @@
-# Everything a newcomer needs: `make demo` and `make test`. Each sets up .venv the first time.
+# `make demo` and `make test` are all that a newcomer needs. Each sets up .venv the first time.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format bench clean attack
+.PHONY: demo test test-quick coverage lint format docs bench clean attack
 
 demo: $(VENV)/ready
 	$(BIN)/fedprox demo
 
 test: $(VENV)/ready-dev
 	$(BIN)/python -m pytest -n auto
+
+# All tests but those with real clusters, federations, browsers and killed processes.
+test-quick: $(VENV)/ready-dev
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+coverage: $(VENV)/ready-dev
+	$(BIN)/python -m pytest -n auto --cov --cov-report=term:skip-covered
+
+docs: $(VENV)/ready-dev
+	$(BIN)/python -m mkdocs build --strict
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

@@ -1,5 +1,13 @@
 import json
+import os
 import signal
+
+import platformdirs
+
+# One compilation cache for the suite: for all workers, for the processes that tests start, and for the next time.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(platformdirs.user_cache_path("fedprox") / "xla"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import numpy as np
 import pytest
@@ -8,6 +16,31 @@ from fedprox.population import Population
 
 # A shell starts what runs in its background deaf to interrupts, and children inherit that; tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Files whose tests start clusters, federations or many processes, or run the documentation from end to end.
+SLOW_FILES = {
+    "test_cli.py",
+    "test_deploy.py",
+    "test_deploy_privacy.py",
+    "test_docs.py",
+    "test_examples.py",
+    "test_kill.py",
+    "test_notebooks.py",
+    "test_paper_runs.py",
+    "test_paper_smoke.py",
+    "test_ray.py",
+    "test_scheduler.py",
+    "test_survival.py",
+    "test_sweep.py",
+    "test_trackers.py",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
 
 
 def population_of(sizes, features=5, classes=3, seed=0, test=0):

@@ -28,7 +28,7 @@ def test_the_table_lists_every_extra_of_the_package_but_those_of_developers() ->
     import tomllib
 
     declared = tomllib.loads(DECLARED.read_text())["project"]["optional-dependencies"]
-    assert set(EXTRAS) == set(declared) - {"dev", "docs"}
+    assert set(EXTRAS) == set(declared) - {"dev", "docs", "quick"}
 
 
 def test_the_readme_lists_every_extra() -> None:
