@@ -26,6 +26,7 @@ SLOW_FILES = {
     "test_docs.py",
     "test_examples.py",
     "test_kill.py",
+    "test_lstm.py",
     "test_notebooks.py",
     "test_paper_runs.py",
     "test_paper_smoke.py",
@@ -34,6 +35,7 @@ SLOW_FILES = {
     "test_survival.py",
     "test_sweep.py",
     "test_trackers.py",
+    "test_workers.py",
 }
 
 
