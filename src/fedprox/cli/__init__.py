@@ -8,6 +8,7 @@ import sys
 from fedprox.cli import (
     calibrate,
     compare,
+    config,
     conformance,
     data,
     deploy,
@@ -28,6 +29,7 @@ __all__ = [
     "app",
     "calibrate",
     "compare",
+    "config",
     "conformance",
     "data",
     "deploy",

@@ -29,6 +29,9 @@ __all__ = [
     "Overrides",
     "answers_errors",
     "app",
+    "complete_config",
+    "complete_method",
+    "complete_setting",
     "error_console",
     "next_folder",
     "output_console",
@@ -43,9 +46,50 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ConfigName = Annotated[str, typer.Argument(metavar="CONFIG", help="A .toml file, or a recipe such as synthetic-1-1.")]
+
+def complete_config(incomplete: str) -> list[str]:
+    """Return the recipes, and the config files here, that begin like this."""
+    from fedprox.config.recipes import names
+
+    files = [str(path) for path in Path().glob("*.toml")]
+    return [name for name in [*names(), *files] if name.startswith(incomplete)]
+
+
+def complete_setting(incomplete: str) -> list[str]:
+    """Return the settings that begin like this, or, after "method.name=", the names of parts."""
+    from fedprox.config import Config
+    from fedprox.config.builtin_parts import BUILTIN
+    from fedprox.config.resolution import PLACES
+
+    fields = Config.model_fields.items()
+    keys = [f"{name}.{key}" for name, field in fields for key in getattr(field.annotation, "model_fields", ())]
+    keys += [name for name, field in fields if not hasattr(field.annotation, "model_fields")]
+    values = [f"{place.field}={name}" for place in PLACES for name in BUILTIN[place.group]]
+    return [text for text in [*(f"{key}=" for key in keys), *values] if text.startswith(incomplete)]
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Return the methods that begin like this."""
+    from fedprox.config.builtin_parts import BUILTIN
+
+    return [name for name in BUILTIN["methods"] if name.startswith(incomplete)]
+
+
+ConfigName = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG", help="A .toml file, or a recipe such as synthetic-1-1.", autocompletion=complete_config
+    ),
+]
 Overrides = Annotated[
-    list[str], typer.Option("-s", "--set", metavar="KEY=VALUE", help="Change a setting, e.g. method.mu=0.1.")
+    list[str],
+    typer.Option(
+        "-s",
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, e.g. method.mu=0.1; repeatable.",
+        autocompletion=complete_setting,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
 

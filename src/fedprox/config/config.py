@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from fedprox.config.compat import CompatConfig
 from fedprox.config.fields import Count, Section, Seed, broken_rule
+from fedprox.config.meanings import SHORT_NAMES
 from fedprox.config.privacy import PrivacyConfig
 from fedprox.config.resolution import resolve_parts, takes_mu
 from fedprox.config.rules import check_together
@@ -128,5 +129,9 @@ def _nearest_key(path: list[str]) -> str:
         for name, field in Config.model_fields.items()
         for key in getattr(field.annotation, "model_fields", {"": None})
     ]
+    last = path[-1]
+    meant = [SHORT_NAMES[last]] if last in SHORT_NAMES else [key for key in every if key.endswith(f".{last}")]
+    if len(path) == 1 and meant:
+        return f"; did you mean `{meant[0]}`?"
     sections = [name for name, field in Config.model_fields.items() if hasattr(field.annotation, "model_fields")]
     return nearest(".".join(path), [*every, *sections])

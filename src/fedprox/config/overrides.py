@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -36,14 +37,26 @@ def with_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dic
             target = result.setdefault(section, {})
             if not isinstance(target, dict):
                 raise ConfigError(f"`{section}` is not a section; got {f'{section}.{key}={text}'!r}")
-        target[key] = _override_value(section, key, text, target)
+        table, dot, inner = key.partition(".")
+        if dot:
+            before = target.get(table, {})
+            target[table] = {**before, inner: _override_value("", inner, text, {})}
+        else:
+            target[key] = _override_value(section, key, text, target)
     return result
+
+
+def _is_table(section: str, key: str) -> bool:
+    field = _fields(section).get(key)
+    return field is not None and typing.get_origin(field.annotation) is dict
 
 
 def _read(override: str) -> tuple[str, str, str]:
     """Divide `section.key=value` (or `key=value`) into its three parts."""
     name, equals, text = override.partition("=")
     *sections, key = name.strip().split(".")
+    if len(sections) == 2 and _is_table(*sections):  # a key of a table, such as solver.options.b1
+        sections, key = sections[:1], f"{sections[1]}.{key}"
     if not equals or not key or len(sections) > 1:
         raise ConfigError(f"an override must be section.key=value; got {override!r}")
     return sections[0] if sections else "", key, text.strip()

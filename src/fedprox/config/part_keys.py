@@ -29,7 +29,7 @@ from pydantic.fields import FieldInfo
 
 from fedprox.core.errors import ConfigError
 
-__all__ = ["GROUPS", "REQUIRED", "Group", "Key", "part_keys", "passed_always", "returns_part"]
+__all__ = ["GROUPS", "REQUIRED", "Group", "Key", "part_keys", "passed_always", "returns_part", "rule_in_words"]
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of a key that has none."""
@@ -86,7 +86,7 @@ class Key:
         try:
             return adapter.validate_python(value)
         except ValidationError:
-            raise ConfigError(f"`{place}` must be {_rule(self.annotation)}; got {value!r}") from None
+            raise ConfigError(f"`{place}` must be {rule_in_words(self.annotation)}; got {value!r}") from None
 
 
 def returns_part(group: str, value: Any) -> bool:
@@ -166,12 +166,12 @@ def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
         return None
 
 
-def _rule(annotation: Any) -> str:
+def rule_in_words(annotation: Any) -> str:
     """Return the rule of an annotation in words."""
     if typing.get_origin(annotation) is Annotated:
         plain, *more = typing.get_args(annotation)
         described = [each.description for each in more if isinstance(each, FieldInfo) and each.description]
-        return described[0] if described else _rule(plain)
+        return described[0] if described else rule_in_words(plain)
     if typing.get_origin(annotation) is Literal:
         return f"one of {', '.join(map(str, typing.get_args(annotation)))}"
     words = {float: "a number", int: "a whole number", bool: "true or false", str: "text", Path: "text"}
