@@ -122,8 +122,8 @@ def _of_parts(section: str, shared: set[str]) -> Iterator[Setting]:
         owners: dict[tuple[str, str, str], list[str]] = {}
         for name in BUILTIN[place.group]:
             for key in part_keys(place.group, find_part(place.group, name, place.field)).values():
-                if key.name not in shared:
-                    default = "" if key.default is REQUIRED else _toml(key.default)
+                if key.name not in shared and key.default is not REQUIRED:  # those without a default are given to it
+                    default = _toml(key.default)
                     owners.setdefault((key.name, rule_in_words(key.annotation), default), []).append(name)
         for (key_name, rule, default), names in owners.items():
             meaning = MEANINGS.get(f"{section}.{key_name}", "")
@@ -132,8 +132,8 @@ def _of_parts(section: str, shared: set[str]) -> Iterator[Setting]:
 
 def _names(key: str) -> str:
     """Return the rule of a key that names a part and has no other: the built-in names."""
-    groups = [place.group for place in PLACES if place.field == key and place.key == "name"]
-    return f"one of {', '.join(BUILTIN[groups[0]])}, or module:object" if groups else ""
+    groups = [place.group for place in PLACES if place.field == key and place.group != "mu"]
+    return f"one of {', '.join([*BUILTIN[groups[0]], 'module:object'])}" if groups else ""
 
 
 def _toml(value: Any) -> str:
