@@ -82,9 +82,13 @@ def test_commands_say_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPROX_DATA", str(tmp_path))
     run = CliRunner().invoke
     listed = json.loads(run(app, ["data", "list", "--json"]).stdout)
-    assert [row["name"] for row in listed["data"]] == ["mnist", "femnist", "shakespeare", "sent140"]
+    names = ["mnist", "femnist", "shakespeare", "sent140", "cifar10", "fashion_mnist"]
+    assert [row["name"] for row in listed["data"]] == names
     for arguments, sentence in (
-        (["fetch", "mnits"], "NAME must be one of mnist, femnist, shakespeare, sent140; got 'mnits'; did you mean"),
+        (
+            ["fetch", "mnits"],
+            "NAME must be one of mnist, femnist, shakespeare, sent140, cifar10, fashion_mnist; got 'mnits'",
+        ),
         (["prepare", "mnist", "--from", str(tmp_path / "no")], "`--from` must be a folder"),
         (["prepare", "mnist", "--use", "x.gz"], "`--use` must name a file that mnist can use"),
         (["prepare", "mnist", "--vectors", "x"], "`--vectors` must be used with sent140"),

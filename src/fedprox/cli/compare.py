@@ -56,6 +56,9 @@ def compare(
         str, typer.Option("--x", metavar="AXIS", help="Compare over rounds, over seconds (on the clock) or over bytes.")
     ] = "rounds",
     resume: Annotated[bool, typer.Option("--resume", help="Continue the comparison in --out.")] = False,
+    records: Annotated[
+        Path | None, typer.Option(help="A folder for small records of finished runs; those in it count as done.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run several methods on the same draws and show the difference: a table, a picture and a report.
@@ -67,22 +70,26 @@ def compare(
     from fedprox.config import with_overrides
     from fedprox.config.recipes import load_settings
     from fedprox.core.errors import ConfigError
+    from fedprox.experiments.best_mu import asks_for_best
     from fedprox.experiments.compare import check_axis
     from fedprox.experiments.suite import read_suite
     from fedprox.runs.curve_axis import find_axis
 
     if resume and out is None:
         raise ConfigError("`--out` must be given with --resume: the folder of the comparison to continue")
+    resume = resume or records is not None
     settings, suite = read_suite(with_overrides(load_settings(config), set_))
     suite = replace(suite, methods=tuple(method or suite.methods), seeds=seeds or suite.seeds)
     axis = find_axis(x)
     check_axis(settings, suite.methods, axis)
     folder = out or next_folder(f"compare-{Path(config).stem}")
+    if any(map(asks_for_best, suite.methods)):
+        suite, resume = _with_mus(settings, suite, folder, workers, resume, records, as_json), True
     if suite.stragglers:
         _run_suite(settings, suite, folder, workers, axis, as_json, title=config, resume=resume)
     else:
         methods = list(suite.methods)
-        _compare(settings, methods, suite.seeds, folder, workers, axis, as_json, title=config, resume=resume)
+        _compare(settings, methods, suite.seeds, folder, workers, axis, as_json, config, resume, records)
 
 
 @app.command()
@@ -106,6 +113,45 @@ def demo(
     _compare(settings, methods, 1, folder, 0, ROUNDS, as_json, title="Synthetic(1,1), 90% stragglers")
 
 
+def _with_mus(
+    settings: dict[str, Any],
+    suite: Suite,
+    folder: Path,
+    workers: int,
+    resume: bool,
+    records: Path | None,
+    as_json: bool,
+) -> Suite:
+    """Return the suite with every `mu=best` replaced by the mu that shorter runs choose."""
+    from fedprox.experiments.best_mu import choose_mus
+    from fedprox.experiments.scheduler import Event
+    from fedprox.report.terminal import RunBars
+    from fedprox.runs.folder import check_empty
+
+    if not resume:
+        check_empty(folder)
+    with RunBars(error_console()) as bars:
+
+        def show(event: Event) -> None:
+            bars.show(f"choosing mu: {event.job.name}", event.round, event.job.config.rounds, event.metrics)
+
+        methods, found = choose_mus(
+            settings,
+            suite.methods,
+            suite.mus,
+            suite.mu_rounds,
+            out=folder,
+            workers=workers,
+            records=records,
+            on_event=show,
+        )
+    for method, scores in found.items():
+        tried = ", ".join(f"{mu:g}: {score:.4f}" for mu, score in scores.items())
+        if not as_json:
+            typer.echo(f"{method} has the lowest loss after {suite.mu_rounds} rounds ({tried})")
+    return replace(suite, methods=tuple(methods))
+
+
 def _compare(
     settings: dict[str, Any],
     methods: list[str],
@@ -116,7 +162,9 @@ def _compare(
     as_json: bool,
     title: str,
     resume: bool = False,
+    records: Path | None = None,
 ) -> None:
+    from fedprox.experiments.best_mu import CHOOSING
     from fedprox.experiments.compare import compare
     from fedprox.experiments.scheduler import Event
     from fedprox.report import write_report
@@ -129,9 +177,12 @@ def _compare(
             name = f"{event.job.name}, seed {event.job.config.seed}" if seeds > 1 else event.job.name
             bars.show(name, event.round, event.job.config.rounds, event.metrics)
 
-        comparison = compare(settings, methods, seeds=seeds, out=folder, workers=workers, resume=resume, on_event=show)
+        comparison = compare(
+            settings, methods, seeds=seeds, out=folder, workers=workers, resume=resume, records=records, on_event=show
+        )
     picture = save_picture(curves(comparison.histories, title, axis), folder)
-    page = write_report([folder], folder / "report.html", title)
+    compared = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != CHOOSING)
+    page = write_report(compared, folder / "report.html", title)
     table = comparison.table()
     (folder / "table.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     along = {} if axis.name == "rounds" else {"along": comparison.along(axis)}

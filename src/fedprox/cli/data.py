@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedprox.cli.app import Json, answers_errors, app, error_console, output_console, say_json
+from fedprox.cli.app import Json, Overrides, answers_errors, app, error_console, output_console, say_json
 
 if TYPE_CHECKING:
     from fedprox.data.fetch import Progress
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["commands"]
 
 commands = typer.Typer(
-    help="The paper's data sets: list, fetch, prepare, examine.\n\nExample: fedprox data prepare mnist",
+    help="Data sets: list, fetch, prepare, examine.\n\nExample: fedprox data prepare mnist",
     no_args_is_help=True,
 )
 app.add_typer(commands, name="data")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="mnist, femnist, shakespeare or sent140.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="mnist, femnist, shakespeare, sent140, cifar10 or fashion_mnist.")
+]
 From = Annotated[
     list[Path],
     typer.Option("--from", metavar="DIR", help="A folder with original files, or DIR/NAME with them."),
@@ -123,7 +125,13 @@ def prepare(
 @commands.command()
 @answers_errors
 def stats(
-    name: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A data set, a recipe or a population folder.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|PATH", help="A data set, a recipe, a config file, or a file or folder that holds data."
+        ),
+    ],
+    set_: Overrides = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option(help="The picture to write; by default NAME-data.png here.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The data seed.")] = 0,
     as_json: Json = False,
@@ -137,7 +145,7 @@ def stats(
     from fedprox.measures.heterogeneity import examine, plot_heterogeneity
     from fedprox.report.plot import save
 
-    population, model = _named(name, seed)
+    population, model = _named(name, seed, set_)
     found = examine(population, model)
     picture = save(plot_heterogeneity(population, found, Path(name).name), out or Path(f"{Path(name).name}-data.png"))
     if as_json:
@@ -165,22 +173,40 @@ def _source(name: str) -> Source:
     return SOURCES[name]
 
 
-def _named(name: str, seed: int) -> tuple[Population, Model | None]:
-    """Return the population of a folder, or of a data set or recipe with the model that the paper trains on it."""
-    from fedprox import data, models
-    from fedprox.config import Config
-    from fedprox.config.recipes import load_settings
-    from fedprox.population.folder import open_population
+def _named(name: str, seed: int, overrides: list[str]) -> tuple[Population, Model | None]:
+    """Return the population that a name or path stands for, and a model that it can be measured with."""
+    from fedprox import data
+    from fedprox.config import Config, with_overrides
+    from fedprox.config.parts import find_part
+    from fedprox.config.recipes import load_settings, names
+    from fedprox.data.sources import SOURCES
+    from fedprox.population.folder import verify_population
 
-    if "/" in name or Path(name).is_dir():
-        population, model = open_population(name, verify=True), "softmax_regression"
-        usable = population.classes > 0 and population.train.x.dtype.kind == "f"
-        return population, models.build(model, population.shape, population.classes) if usable else None
-    settings = load_settings(name)
-    settings["data"] = {**settings.get("data", {}), "seed": seed}
+    is_config = name.endswith(".toml") or name in names()
+    settings: dict[str, Any] = load_settings(name) if is_config else {"data": data.find_settings(name)}
+    settings.pop("compare", None)
+    settings["data"] = {"seed": seed, **settings.get("data", {})}
+    settings = with_overrides(settings, overrides)
+    chosen = settings["data"]
+    if chosen.get("name") == "population":
+        verify_population(chosen["path"])
+    source = SOURCES.get(str(chosen.get("name")))
+    if source is not None and source.pooled and not chosen.get("partition"):
+        population = find_part("data", source.name, "data.name")(str(chosen.get("path", "")))
+        return population, _softmax(population)
     config = Config.from_dict(settings)
     population = data.load(config)
-    return population, data.model_for(config, population)
+    if config.model.name or data.paper_model(config.data) != "softmax_regression":
+        return population, data.model_for(config, population)
+    return population, _softmax(population)
+
+
+def _softmax(population: Population) -> Model | None:
+    """Return softmax regression where it fits the data."""
+    from fedprox import models
+
+    usable = population.classes > 0 and population.train.x.dtype.kind == "f"
+    return models.build("softmax_regression", population.shape, population.classes) if usable else None
 
 
 def _say_statistics(name: str, folder: Path, as_json: bool) -> None:

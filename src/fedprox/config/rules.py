@@ -51,6 +51,7 @@ def check_together(config: Config) -> None:
     path = _keys("data", config.data.name, "data.name").get("path") if not config.data.path else None
     if path is not None and path.default is REQUIRED:
         raise ConfigError(f"`data.path` must be given with data.name = {config.data.name!r}; got ''")
+    _check_partition(config)
     if config.compat.split != "paper" and config.data.name not in ("synthetic", "synthetic_iid"):
         raise ConfigError(
             f"`compat.split` must be 'paper' with data.name = {config.data.name!r}, since it divides synthetic data "
@@ -83,6 +84,18 @@ def _follows_the_loss(mu: float | str) -> bool:
 
 def _keys(group: str, name: str, field: str) -> Mapping[str, Key]:
     return part_keys(group, find_part(group, name, field))
+
+
+def _check_partition(config: Config) -> None:
+    if config.data.name in ("cifar10", "fashion_mnist") and not config.data.partition:
+        raise ConfigError(
+            f"`data.partition` must be one of iid, dirichlet, classes, power_law with data.name = "
+            f"{config.data.name!r}, which has no devices of its own; got ''"
+        )
+    for key, partition in (("concentration", "dirichlet"), ("classes_per_device", "classes")):
+        value = getattr(config.data, key)
+        if value != type(config.data).model_fields[key].default and config.data.partition != partition:
+            raise ConfigError(f"`data.{key}` must be left out unless data.partition = {partition!r}; got {value!r}")
 
 
 def _check_finite(name: str, value: Any) -> None:

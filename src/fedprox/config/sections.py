@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -45,6 +45,12 @@ class DataConfig(PartSection):
     beta: NotNegative = 1.0
     devices: Count = 30
     path: Text = ""
+    partition: Annotated[
+        Literal["", "iid", "dirichlet", "classes", "power_law"],
+        Field(description="one of iid, dirichlet, classes, power_law, or '' for the data set's own devices"),
+    ] = ""
+    concentration: Positive = 0.5
+    classes_per_device: Count = 2
 
 
 class ModelConfig(PartSection):

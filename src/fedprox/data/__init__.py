@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fedprox import models
 from fedprox.config import Config, DataConfig
 from fedprox.config.parts import build_part, check_kind, is_builtin
 from fedprox.core.errors import ConfigError
 from fedprox.data.arrow import read_arrow
+from fedprox.data.csv import read_csv
+from fedprox.data.dataset import read_dataset
 from fedprox.data.iterator import read_iterator
 from fedprox.data.leaf import read_leaf
 from fedprox.data.npz import read_npz
+from fedprox.data.sources import SOURCES
 from fedprox.data.synthetic import synthetic, synthetic_iid
 from fedprox.models import Model
 from fedprox.population import Population
+from fedprox.population.renumbered import targets
+from fedprox.population.repartition import repartition
 
 __all__ = [
+    "find_settings",
     "load",
+    "match_model",
     "model_for",
     "paper_model",
     "read_arrow",
+    "read_csv",
+    "read_dataset",
     "read_iterator",
     "read_leaf",
     "read_npz",
@@ -29,14 +40,25 @@ __all__ = [
 
 def load(config: Config) -> Population:
     """Generate, read or open the population that the config names."""
-    always = {"compat": config.compat}
-    population: Population = build_part("data", "data.name", config.data, always, {"seed": config.data.seed})
-    check_kind(population, Population, "a Population", "data.name", config.data.name)
-    return population
+    data = config.data
+    # what is divided anew is the data prepared with seed 0; data.seed then decides the division
+    seed = 0 if data.partition and data.name in SOURCES else data.seed
+    population: Population = build_part("data", "data.name", data, {"compat": config.compat}, {"seed": seed})
+    check_kind(population, Population, "a Population", "data.name", data.name)
+    if not data.partition:
+        return population
+    return repartition(
+        population,
+        data.partition,
+        data.devices,
+        concentration=data.concentration,
+        classes_per_device=data.classes_per_device,
+        seed=data.seed,
+    )
 
 
 def paper_model(data: DataConfig) -> str:
-    """Return the name of the model that the paper trains on this data."""
+    """Return the name of the model that the paper trains on this data, or would: softmax regression for the rest."""
     return {"shakespeare": "char_lstm", "sent140": "sentiment_lstm"}.get(data.name, "softmax_regression")
 
 
@@ -44,5 +66,30 @@ def model_for(config: Config, population: Population) -> Model:
     """Return the model that the config names, or the paper's for its data, shaped for the population."""
     name = config.model.name or paper_model(config.data)
     if population.classes == 0 and name != "linear_regression" and is_builtin("models", name):
-        raise ConfigError(f"`model.name` must be 'linear_regression' for data whose y are not labels; got {name!r}")
+        raise ConfigError(
+            f"`model.name` must be 'linear_regression' for data whose y are real numbers, not labels; got {name!r}: "
+            f"for labels give y as integers or text"
+        )
     return models.build_for(config.model.model_copy(update={"name": name}), population, config.seed)
+
+
+def match_model(population: Population, model: Model) -> Population:
+    """Return the population as a model needs it: for a regression the labels as the numbers that they were."""
+    return population if model.predict is not None else targets(population)
+
+
+def find_settings(source: str) -> dict[str, str]:
+    """Return the `[data]` that a name, file or folder stands for.
+
+    >>> find_settings("mnist"), find_settings("mine.npz")
+    ({'name': 'mnist'}, {'name': 'npz', 'path': 'mine.npz'})
+    """
+    path = Path(source)
+    kind = {".npz": "npz", ".csv": "csv", ".parquet": "arrow", ".arrow": "arrow", ".feather": "arrow"}.get(
+        path.suffix if path.suffix != ".gz" else Path(path.stem).suffix
+    )
+    if kind is None and (path / "train").is_dir():
+        kind = "leaf"
+    elif kind is None and (path.is_dir() or "/" in source):
+        kind = "population"
+    return {"name": source} if kind is None else {"name": kind, "path": source}

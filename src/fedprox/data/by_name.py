@@ -1,4 +1,4 @@
-"""The data sets of the paper as configs name them: generated, or prepared by `fedprox data prepare`."""
+"""Data sets as configs name them: generated, or prepared by `fedprox data prepare`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from fedprox.data.synthetic import synthetic, synthetic_iid
 from fedprox.population import Population
 from fedprox.population.folder import open_population, read_manifest
 
-__all__ = ["femnist", "mnist", "sent140", "shakespeare", "synthetic_by_name", "synthetic_iid_by_name"]
+__all__ = [
+    "cifar10",
+    "fashion_mnist",
+    "femnist",
+    "mnist",
+    "sent140",
+    "shakespeare",
+    "synthetic_by_name",
+    "synthetic_iid_by_name",
+]
 
 
 def synthetic_by_name(
@@ -45,6 +54,16 @@ def shakespeare(path: str = "", seed: int = 0) -> Population:
 def sent140(path: str = "", seed: int = 0) -> Population:
     """Return the paper's Sent140."""
     return _prepared("sent140", path, seed)
+
+
+def cifar10(path: str = "", seed: int = 0) -> Population:
+    """Return CIFAR-10 as one device, for `data.partition` to divide."""
+    return _prepared("cifar10", path, seed)
+
+
+def fashion_mnist(path: str = "", seed: int = 0) -> Population:
+    """Return Fashion-MNIST as one device, for `data.partition` to divide."""
+    return _prepared("fashion_mnist", path, seed)
 
 
 def _prepared(name: str, path: str, seed: int) -> Population:

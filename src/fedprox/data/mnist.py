@@ -20,14 +20,15 @@ from fedprox.data.table1 import PAPER, nearest_draw
 from fedprox.population import split
 from fedprox.population.writer import PopulationWriter
 
-__all__ = ["prepare", "sizes", "standardised"]
+__all__ = ["prepare", "read_images", "sizes", "standardised"]
 
 DEVICES, DIGITS, FIRST = 1000, 10, 5
 
 
 def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
     """Write the population from the four original files (by their names) to the folder `out`."""
-    images, labels = _read(files)
+    parts = [read_images(files, part) for part in ("train", "t10k")]
+    images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
     x = standardised(images.reshape(len(images), -1))
     counts = np.bincount(labels, minlength=DIGITS)
     attempt = nearest_draw(PAPER["mnist"], lambda attempt: sizes(counts, seed, attempt).sum(axis=1))
@@ -82,18 +83,15 @@ def standardised(x: NDArray[np.uint8]) -> NDArray[np.float32]:
     ).astype(np.float32)
 
 
-def _read(files: Mapping[str, Path]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    images, labels = [], []
-    for part in ("train", "t10k"):
-        image_file, label_file = files[f"{part}-images-idx3-ubyte.gz"], files[f"{part}-labels-idx1-ubyte.gz"]
-        images.append(read_idx(image_file, 3))
-        labels.append(read_idx(label_file, 1))
-        if len(images[-1]) != len(labels[-1]):
-            raise DataError(
-                f"{image_file} and {label_file} must have as many images as labels; "
-                f"got {len(images[-1])} and {len(labels[-1])}"
-            )
-        if labels[-1].max(initial=0) >= DIGITS:
-            row = int(labels[-1].argmax())
-            raise DataError(f"{label_file}: labels must be below {DIGITS}; row {row} has {labels[-1][row]}")
-    return np.concatenate(images), np.concatenate(labels)
+def read_images(files: Mapping[str, Path], part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return the images and labels of a part, `train` or `t10k`, of files by their original names."""
+    image_file, label_file = files[f"{part}-images-idx3-ubyte.gz"], files[f"{part}-labels-idx1-ubyte.gz"]
+    images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
+    if len(images) != len(labels):
+        raise DataError(
+            f"{image_file} and {label_file} must have as many images as labels; got {len(images)} and {len(labels)}"
+        )
+    if labels.max(initial=0) >= DIGITS:
+        row = int(labels.argmax())
+        raise DataError(f"{label_file}: labels must be below {DIGITS}; row {row} has {labels[row]}")
+    return images, labels

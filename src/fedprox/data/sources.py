@@ -1,4 +1,4 @@
-"""The original files of the paper's data sets: what they are called, where they are had, how they are found.
+"""The original files of data sets: what they are called, where they are had, how they are found.
 
 A data set needs one file for each of its `needs`. Several files may serve a need; the first that is found is taken.
 Files are looked for in the folders the user names (`--from DIR`: DIR, DIR/NAME and the need's own folder there) and in
@@ -19,11 +19,15 @@ __all__ = ["SOURCES", "File", "Need", "Source", "downloads", "find", "home", "po
 
 @dataclass(frozen=True)
 class File:
-    """One file: its name, where it can be downloaded (mirrors in order) and its checksum (`algorithm:hex`)."""
+    """One file: its name, where it can be downloaded (mirrors in order) and its checksum (`algorithm:hex`).
+
+    A gzipped file that was packed again has another checksum; `content` is that of what is inside.
+    """
 
     name: str
     urls: tuple[str, ...] = ()
     checksum: str | None = None
+    content: str | None = None
 
 
 @dataclass(frozen=True)
@@ -42,16 +46,26 @@ class Need:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set of the paper."""
+    """A data set: what it needs, and whether it is pooled, without devices of its own."""
 
     name: str
     title: str
     needs: tuple[Need, ...]
+    pooled: bool = False
 
 
 def _mnist(name: str, checksum: str) -> Need:
     mirrors = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
     return Need(name, (File(name, tuple(mirror + name for mirror in mirrors), f"md5:{checksum}"),))
+
+
+def _fashion_mnist(name: str, checksum: str, content: str) -> Need:
+    mirrors = (
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+    )
+    file = File(name, tuple(mirror + name for mirror in mirrors), f"md5:{checksum}", f"sha256:{content}")
+    return Need(name, (file,), "fashion-mnist")
 
 
 SOURCES: Mapping[str, Source] = {
@@ -148,6 +162,53 @@ SOURCES: Mapping[str, Source] = {
                 ),
             ),
         ),
+        Source(
+            "cifar10",
+            "small colour images in ten classes",
+            (
+                Need(
+                    "CIFAR-10",
+                    (
+                        File(
+                            "cifar-10-binary.tar.gz",
+                            ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+                            "md5:c32a1d4ab5d03f1284b67883e8d87530",
+                        ),
+                        File("data_batch_1.bin"),
+                        File("data_batch_1.bin.gz"),
+                    ),
+                    "cifar-10-batches-bin",
+                ),
+            ),
+            pooled=True,
+        ),
+        Source(
+            "fashion_mnist",
+            "small grey images of clothes in ten classes",
+            (
+                _fashion_mnist(
+                    "train-images-idx3-ubyte.gz",
+                    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                ),
+                _fashion_mnist(
+                    "train-labels-idx1-ubyte.gz",
+                    "25c81989df183df01b3e8a0aad5dffbe",
+                    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                ),
+                _fashion_mnist(
+                    "t10k-images-idx3-ubyte.gz",
+                    "bef4ecab320f06d8554ea6380940ec79",
+                    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                ),
+                _fashion_mnist(
+                    "t10k-labels-idx1-ubyte.gz",
+                    "bb300cfdad3c16e7a12a480ee83cd310",
+                    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+                ),
+            ),
+            pooled=True,
+        ),
     )
 }
 
@@ -167,7 +228,9 @@ def downloads(name: str) -> Path:
 
 
 def population_path(name: str, seed: int) -> Path:
-    """Return the folder of a prepared population."""
+    """Return the folder of a prepared population; of pooled data there is one for all seeds."""
+    if name in SOURCES and SOURCES[name].pooled:
+        seed = 0
     return home() / "populations" / f"{name}-{seed}"
 
 

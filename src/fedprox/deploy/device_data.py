@@ -40,7 +40,10 @@ class DeviceData:
         >>> data.device, data.samples.size(7)
         (7, 2)
         """
-        return cls(device, Population.from_arrays(x, y, np.zeros(len(np.asarray(y)), int), test=test, seed=seed))
+        labels = np.asarray(y)  # of one device alone, so that numbering them would differ from device to device
+        classes = int(labels.max()) + 1 if labels.dtype.kind in "iu" and len(labels) else None
+        owner = np.zeros(len(labels), int)
+        return cls(device, Population.from_arrays(x, labels, owner, test=test, seed=seed, classes=classes))
 
     @classmethod
     def of(cls, population: Population, device: int) -> DeviceData:

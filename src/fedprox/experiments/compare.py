@@ -62,6 +62,7 @@ class Comparison:
             for name in ("train_loss", "train_accuracy", "test_accuracy"):
                 values = [final[name] for final in finals]
                 row[name], row[f"{name}_deviation"] = _mean_and_deviation(values)
+            row["best_test_accuracy"], _ = _mean_and_deviation([_best(history) for history in histories])
             for outcome in ("diverged", "exploded"):
                 rounds = [summary.get(f"{outcome}_round") for summary in self.summaries[label]]
                 known = [round for round in rounds if round is not None]
@@ -204,6 +205,7 @@ def compare(
     out: str | Path,
     workers: int = 0,
     resume: bool = False,
+    records: Path | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
     **objects: Any,
 ) -> Comparison:
@@ -217,12 +219,13 @@ def compare(
       out: the folder for the runs.
       workers: on how many cores (0: all).
       resume: whether complete runs in `out` are left alone and interrupted ones continue from their checkpoints.
+      records: a folder with small records of finished runs, which count as done; what ends is added to it.
       on_event: called with the progress of every run.
       objects: `population`, `model`, `solver` and other objects, as `fedprox.train` takes them. Runs with objects run
         in this process, one after another; all others in processes of their own.
     """
     jobs = plan(load_settings(config), variants(methods), seeds, Path(out), _given(objects), resume=resume)
-    return collect(run_unfinished(jobs, workers=workers, on_event=on_event))
+    return collect(run_unfinished(jobs, workers=workers, on_event=on_event, root=Path(out), records=records))
 
 
 def check_axis(settings: Mapping[str, Any], methods: Sequence[str], axis: Axis) -> None:
@@ -277,6 +280,11 @@ def _inherited(method: Mapping[str, Any], chosen: Variant) -> dict[str, Any]:
     name = chosen.overrides[0].removeprefix("method.name=")
     known = {*keys_of_section("method", {"name": name}), *(MethodConfig.model_fields if takes_mu(name) else ())}
     return {key: value for key, value in method.items() if key in known - {"name", "mu"}}
+
+
+def _best(history: History) -> float | None:
+    """Return the highest test accuracy over the measured rounds."""
+    return max((record["test_accuracy"] for record in history if record["test_accuracy"] is not None), default=None)
 
 
 def _folder_name(label: str) -> str:

@@ -6,10 +6,13 @@ A config file or recipe with a `[compare]` section describes it:
     methods = ["fedavg", "fedprox:mu=1"]    # what `fedprox compare -m` takes
     stragglers = [0.0, 0.5, 0.9]
     seeds = 5
+    mus = [0.01, 0.1]                       # for methods written with mu=best
+    mu_rounds = 10                          # of the runs that choose among them
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +20,10 @@ from typing import Any
 
 from fedprox.config import with_overrides
 from fedprox.core.errors import ConfigError, nearest
+from fedprox.experiments.best_mu import asks_for_best
 from fedprox.experiments.compare import Comparison, check_apart, collect, plan, variant
 from fedprox.experiments.scheduler import Event
+from fedprox.experiments.tune import MUS
 from fedprox.experiments.unfinished import run_unfinished
 
 __all__ = ["Suite", "read_suite", "run_suite", "suite_table"]
@@ -26,11 +31,16 @@ __all__ = ["Suite", "read_suite", "run_suite", "suite_table"]
 
 @dataclass(frozen=True)
 class Suite:
-    """What is compared: methods, shares of stragglers (none: the plan's own), and over how many seeds."""
+    """What is compared: methods, shares of stragglers (none: the plan's own), and over how many seeds.
+
+    The mu of a method written with `mu=best` is chosen from `mus` by runs of `mu_rounds` rounds (`best_mu`).
+    """
 
     methods: tuple[str, ...] = ("fedavg", "fedprox:mu=0", "fedprox:mu=1")
     stragglers: tuple[float, ...] = ()
     seeds: int = 1
+    mus: tuple[float, ...] = MUS
+    mu_rounds: int = 10
 
 
 def read_suite(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Suite]:
@@ -47,6 +57,8 @@ def read_suite(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Suite]:
         "methods": (lambda value: _is_list(value, lambda item: isinstance(item, str)) and value, "a list of methods"),
         "stragglers": (lambda value: _is_list(value, _is_share), "a list of numbers in [0, 1]"),
         "seeds": (lambda value: type(value) is int and value >= 1, "a whole number >= 1"),
+        "mus": (lambda value: _is_list(value, _is_mu) and value, "a list of numbers >= 0"),
+        "mu_rounds": (lambda value: type(value) is int and value >= 1, "a whole number >= 1"),
     }
     given: dict[str, Any] = {}
     for key, value in section.items():
@@ -56,6 +68,8 @@ def read_suite(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Suite]:
         if not fits(value):
             raise ConfigError(f"`compare.{key}` must be {rule}; got {value!r}")
         given[key] = tuple(value) if isinstance(value, list) else value
+    if given.get("stragglers") and any(map(asks_for_best, given.get("methods", ()))):
+        raise ConfigError("`compare.stragglers` must be left out with a method written with `mu=best`")
     own = plain.get("devices", {}).get("stragglers")
     if given.get("stragglers") and own is not None:
         raise ConfigError(
@@ -91,6 +105,10 @@ def suite_table(comparisons: Mapping[float, Comparison]) -> list[dict[str, Any]]
 
 def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(map(fits, value))
+
+
+def _is_mu(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
 
 
 def _is_share(value: Any) -> bool:

@@ -81,7 +81,7 @@ def label_counts(population: Population, most: int) -> NDArray[np.int64]:
 def plot_heterogeneity(population: Population, found: Heterogeneity, title: str = "") -> Figure:
     """Draw samples per device, labels per device, and the measures of disagreement."""
     figure = Figure(figsize=(12, 4), layout="constrained")
-    left, middle, right = figure.subplots(1, 3, width_ratios=(3, 4, 2))
+    left, middle, *right = figure.subplots(1, 4, width_ratios=(3, 4, 1, 1))
     sizes = np.diff(population.train.offsets) + np.diff(population.test.offsets)
     edges = np.geomspace(max(sizes.min(), 1), sizes.max() + 1, 40)
     left.hist(sizes, bins=edges if edges[-1] > edges[0] else 10)
@@ -95,12 +95,12 @@ def plot_heterogeneity(population: Population, found: Heterogeneity, title: str 
     else:
         middle.axis("off")
         middle.text(0.5, 0.5, "y is not a label", ha="center")
-    values = {"B(w$^0$)": found.dissimilarity, "gradient\nvariance": found.gradient_variance}
-    known = {name: value for name, value in values.items() if value is not None and np.isfinite(value)}
-    bars = right.bar(list(known), list(known.values()))
-    right.bar_label(bars, fmt="%.3g")
-    right.set_ylabel("at the initial model")
-    for axes in (left, right):
+    values = {"B(w$^0$)": found.dissimilarity, "gradient variance": found.gradient_variance}
+    for axes, (name, value) in zip(right, values.items(), strict=True):  # of different units, so not on one axis
+        height = value if value is not None and np.isfinite(value) else 0.0
+        axes.bar_label(axes.bar([name], [height]), [f"{height:.3g}" if height else "not measured"])
+        axes.set(xlabel="at w$^0$")
+    for axes in (left, *right):
         axes.spines[["top", "right"]].set_visible(False)
     if title:
         figure.suptitle(title)

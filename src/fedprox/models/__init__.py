@@ -10,9 +10,13 @@ from numpy.typing import ArrayLike
 from fedprox.config import ModelConfig
 from fedprox.config.parts import build_part, check_kind
 from fedprox.models.by_name import Examples
+from fedprox.models.char_transformer import char_transformer
+from fedprox.models.lenet import lenet
 from fedprox.models.linear_regression import linear_regression
+from fedprox.models.mcmahan_cnn import mcmahan_cnn
 from fedprox.models.model import Model, classifier, mean_gradient
 from fedprox.models.networks import cnn, mlp
+from fedprox.models.resnet import resnet
 from fedprox.models.softmax_regression import softmax_regression
 from fedprox.models.text import char_lstm, sentiment_lstm
 
@@ -21,11 +25,15 @@ __all__ = [
     "build",
     "build_for",
     "char_lstm",
+    "char_transformer",
     "classifier",
     "cnn",
+    "lenet",
     "linear_regression",
+    "mcmahan_cnn",
     "mean_gradient",
     "mlp",
+    "resnet",
     "sentiment_lstm",
     "softmax_regression",
 ]

@@ -11,20 +11,29 @@ from typing import Any, Protocol
 
 from fedprox.config.fields import Count
 from fedprox.core.errors import ConfigError
+from fedprox.models.char_transformer import char_transformer
+from fedprox.models.lenet import lenet
 from fedprox.models.linear_regression import linear_regression
+from fedprox.models.mcmahan_cnn import mcmahan_cnn
 from fedprox.models.model import Model
 from fedprox.models.networks import cnn, mlp
+from fedprox.models.resnet import resnet
 from fedprox.models.softmax_regression import softmax_regression
 from fedprox.models.text import char_lstm, sentiment_lstm
 
 __all__ = [
     "Examples",
     "char_lstm_for",
+    "char_transformer_for",
     "cnn_for",
+    "eight_layer_resnet_for",
+    "lenet_for",
     "linear_regression_for",
+    "mcmahan_cnn_for",
     "mlp_for",
     "sentiment_lstm_for",
     "softmax_regression_for",
+    "twenty_layer_resnet_for",
 ]
 
 
@@ -62,6 +71,34 @@ def mlp_for(population: Examples, hidden: Count = 128) -> Model:
 def cnn_for(population: Examples) -> Model:
     """Return a small convolutional network."""
     return cnn(population.shape, population.classes)
+
+
+def lenet_for(population: Examples) -> Model:
+    """Return the convolutional network of the NIID benchmark."""
+    return lenet(population.shape, population.classes)
+
+
+def mcmahan_cnn_for(population: Examples) -> Model:
+    """Return the convolutional network of McMahan et al. (2017)."""
+    return mcmahan_cnn(population.shape, population.classes)
+
+
+def eight_layer_resnet_for(population: Examples) -> Model:
+    """Return a residual network of 8 layers with group normalisation."""
+    return resnet(population.shape, population.classes, layers=8)
+
+
+def twenty_layer_resnet_for(population: Examples) -> Model:
+    """Return a residual network of 20 layers with group normalisation."""
+    return resnet(population.shape, population.classes, layers=20)
+
+
+def char_transformer_for(population: Examples, width: Count = 128, layers: Count = 2, heads: Count = 4) -> Model:
+    """Return the transformer of the next character."""
+    if width % heads:
+        raise ConfigError(f"`model.width` must be a multiple of `model.heads` = {heads}; got {width}")
+    length = _length("char_transformer", population)
+    return char_transformer(population.classes, length, width, layers, heads)
 
 
 def char_lstm_for(population: Examples, embedding: Count = 8, hidden: Count = 100) -> Model:

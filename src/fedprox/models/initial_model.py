@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,8 +20,11 @@ from fedprox.models.softmax_regression import glorot_start
 __all__ = ["initial_params"]
 
 
-def initial_params(config: Config, model: Model) -> Tree:
-    """Return w^0: drawn for the seed (`compat.initial` says how for softmax regression), or read from `model.init`."""
+def initial_params(config: Config, model: Model, labels: Sequence[Any] | None = None) -> Tree:
+    """Return w^0: drawn for the seed (`compat.initial` says how for softmax regression), or read from `model.init`.
+
+    `labels` is what the classes of the data are called; a saved model that calls them otherwise is refused.
+    """
     key_words = words(1, config.seed, Purpose.INITIAL_MODEL).view(np.uint32)
     key = jax.random.wrap_key_data(jax.numpy.asarray(key_words))
     params = to_numpy(model.init(key))
@@ -28,7 +33,14 @@ def initial_params(config: Config, model: Model) -> Tree:
     if not config.model.init:
         return params
     path = Path(config.model.init)
-    named, _ = read_tensors(path / "model.safetensors" if path.is_dir() else path)
+    named, values = read_tensors(path / "model.safetensors" if path.is_dir() else path)
+    if values is not None:  # it was saved by this library, which notes the labels where they have other names
+        known, wanted = values.get("labels"), None if labels is None else list(labels)
+        if known != wanted:
+            raise ConfigError(
+                f"`model.init` must have been trained with the labels of the data, {_listed(wanted)}; "
+                f"got {config.model.init!r}, which has {_listed(known)}"
+            )
     if spoilt := [name for name, leaf in named.items() if not is_finite(leaf)]:
         raise ConfigError(
             f"`model.init` must hold finite numbers alone, which {spoilt[0]!r} does not; got {config.model.init!r}"
@@ -37,3 +49,9 @@ def initial_params(config: Config, model: Model) -> Tree:
         return unflatten_names(named, like=params)
     except ValueError as error:
         raise ConfigError(f"`model.init` must fit the model {model.name}: {error}; got {config.model.init!r}") from None
+
+
+def _listed(labels: Sequence[Any] | None) -> str:
+    if labels is None:
+        return "the numbers from 0 on"
+    return ", ".join(map(repr, labels[:5])) + (", ..." if len(labels) > 5 else "")

@@ -22,10 +22,10 @@ from fedprox.core.errors import RunError
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.paper.experiments import Curve
 from fedprox.paper.protocol import DATASETS
-from fedprox.paper.records import keep_record
 from fedprox.paper.reduced import STAND_IN_MODEL, reduced_folder, write_reduced
 from fedprox.paper.scales import Scale
 from fedprox.runs.folder import read_summary
+from fedprox.runs.records import keep_record
 
 __all__ = [
     "Setting",
@@ -161,7 +161,7 @@ def run_missing(
 
     def keep(ended: Ended) -> None:
         if setting.records is not None and finished_folder(ended.job, setting) is not None:
-            keep_record(ended.job.out, setting.records)
+            keep_record(ended.job.out, setting.records / ended.job.out.name)
 
     ended = run_jobs(todo, workers=workers, on_event=on_event, on_end=keep)
     failed = [end for end in ended if end.error is not None]

@@ -80,7 +80,8 @@ def open_population(path: str | Path, *, verify: bool = False) -> Population:
             for name, schema in manifest["columns"].items()
             if name in _DATA and "parts" in schema
         }
-        return Population(train, test, classes, names, extras, str(folder.absolute()), parts)
+        labels = tuple(manifest["labels"]) if manifest.get("labels") is not None else None
+        return Population(train, test, classes, names, extras, str(folder.absolute()), parts, labels)
     except DataError as error:
         raise DataError(f"{folder}: {error}") from None
 

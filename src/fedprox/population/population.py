@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.core.randomness import Purpose, words
+from fedprox.population.labels import encode, is_missing
+from fedprox.population.table import read_table
 
 __all__ = ["Population", "Samples", "checked_rows", "split"]
 
@@ -79,6 +81,7 @@ class Population:
         fixed word vectors (words, dimensions) here as `vectors`.
       folder: where it is on disk, if that is where it was opened.
       parts: by column, what checks rows of a stored population before they are used.
+      labels: what each class is called in the data, or None where classes are called by their numbers.
     """
 
     train: Samples
@@ -88,13 +91,17 @@ class Population:
     extras: Mapping[str, Array] = field(default_factory=dict)
     folder: str = ""
     parts: Mapping[str, RowCheck] = field(default_factory=dict, repr=False, compare=False)
+    labels: tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
         sizes = np.diff(self.train.offsets)
         if len(sizes) == 0:
             raise DataError("a population must have at least one device; got none")
         if sizes.min() < 1:
-            raise DataError(f"device {self.name(int(sizes.argmin()))} must have training samples; got none")
+            raise DataError(
+                f"device {self.name(int(sizes.argmin()))} must have training samples; got none: leave its rows out, or "
+                f"make some of them training rows"
+            )
         if len(self.test.offsets) != len(self.train.offsets):
             raise DataError(f"training data has {len(sizes)} devices, test data {len(self.test.offsets) - 1}")
 
@@ -132,26 +139,43 @@ class Population:
 
     @classmethod
     def from_arrays(
-        cls, x: ArrayLike, y: ArrayLike, device: ArrayLike, *, test: ArrayLike | None = None, seed: int = 0
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        device: ArrayLike | None = None,
+        *,
+        test: ArrayLike | None = None,
+        seed: int = 0,
+        classes: int | None = None,
+        labels: Sequence[Any] | None = None,
     ) -> Population:
         """Group labelled examples by device.
 
         Args:
           x: (rows, ...) examples.
-          y: (rows,) labels from 0 on, or real targets.
-          device: (rows,) the device of each row: numbers or names, in any order.
+          y: (rows,) labels of any kind, or real targets. Integers that begin at 0 are class numbers; other labels are
+            numbered in sorted order over all rows, and `labels` of the population keeps what they were.
+          device: (rows,) the device of each row: numbers or names, in any order; without it one device has all rows.
           test: (rows,) true for test rows; without it a fifth of each device's rows, drawn with `seed`.
+          classes, labels: how many classes there are, or what they are called; with either, y are class numbers and
+            nothing is numbered anew.
 
         >>> population = Population.from_arrays(x=[[1.0], [2.0], [3.0]], y=[0, 1, 0], device=["b", "a", "b"])
         >>> population.devices, population.name(0), population.train.size(1)
         (2, 'a', 2)
         """
-        x, y, device = np.asarray(x), np.asarray(y), np.asarray(device)
+        x = np.asarray(x)
+        if classes is None and labels is None:
+            y, labels = encode(y)
+        else:
+            y, classes = np.asarray(y), len(labels) if labels is not None else classes
+        device = np.full(len(x) if x.ndim else 0, "all") if device is None else np.asarray(device)
         if x.ndim == 0 or y.ndim != 1 or device.ndim != 1:
             raise DataError(
-                f"x must have a row, y a number and device a name for each example; got arrays of shapes {x.shape}, "
-                f"{y.shape} and {device.shape}"
+                f"x must have a row, y a label or number and device a name for each example; got arrays of shapes "
+                f"{x.shape}, {y.shape} and {device.shape}"
             )
+        device = _named(device)
         if device.dtype.kind not in "iufbUS":
             raise DataError(f"device must be numbers or names; got {device.dtype}")
         if not len(x) == len(y) == len(device) or len(x) == 0:
@@ -164,10 +188,45 @@ class Population:
         offsets = _offsets(np.bincount(owner, minlength=len(names)))
         if test is not None and np.shape(test) != (len(x),):
             raise DataError(
-                f"test must have one entry for each of the {len(x)} rows; got an array of shape {np.shape(test)}"
+                f"test must have one entry for each of the {len(x)} rows, true for test rows; got an array of shape "
+                f"{np.shape(test)}"
             )
         is_test = split(offsets, seed) if test is None else _flags(np.asarray(test))[order]
-        return cls.from_split(x[order], y[order], offsets, is_test, names=[str(name) for name in names])
+        return cls.from_split(
+            x[order],
+            y[order],
+            offsets,
+            is_test,
+            names=[str(name) for name in names],
+            classes=classes if labels is None else len(labels),
+            labels=None if labels is None else tuple(labels),
+        )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        x: str | Sequence[str] = (),
+        y: str = "y",
+        device: str | None = "device",
+        *,
+        test: str | None = None,
+        seed: int = 0,
+    ) -> Population:
+        """Group the rows of a table with named columns by device, as `from_arrays` does.
+
+        Args:
+          frame: a DataFrame of pandas or Polars, an Arrow table, a Hugging Face data set or a dict of arrays.
+          x: the columns of features, or one column whose rows are arrays; by default all that have no other role.
+          y, device, test: the columns of labels or targets, of devices (None: one device), and of marks of test rows.
+
+        >>> frame = {"age": [20.0, 30.0, 40.0], "kind": ["cat", "dog", "cat"], "owner": ["b", "a", "b"]}
+        >>> population = Population.from_frame(frame, x=["age"], y="kind", device="owner")
+        >>> population.labels, population.train.x.ravel().tolist()
+        (('cat', 'dog'), [30.0, 20.0, 40.0])
+        """
+        table = read_table(frame, x, y, device, test)
+        return cls.from_arrays(table.x, table.y, table.device, test=table.test, seed=seed)
 
     @classmethod
     def from_split(
@@ -180,6 +239,7 @@ class Population:
         names: Sequence[str] | None = None,
         classes: int | None = None,
         extras: Mapping[str, Array] | None = None,
+        labels: tuple[Any, ...] | None = None,
     ) -> Population:
         """Divide rows that lie device by device into training and test samples, and check them."""
         x, y = checked_rows(x, y, offsets, names if names is not None else range(len(offsets) - 1), classes)
@@ -189,7 +249,18 @@ class Population:
         def part(chosen: NDArray[np.bool_]) -> Samples:
             return Samples(x[chosen], y[chosen], _offsets(chosen)[offsets])
 
-        return cls(part(~is_test), part(is_test), classes, names, extras or {})
+        return cls(part(~is_test), part(is_test), classes, names, extras or {}, labels=labels)
+
+
+def _named(device: Array) -> Array:
+    """Return the devices of all rows as they can be compared; refuse a row that has none."""
+    missing = [is_missing(item) for item in device.tolist()] if device.dtype.kind in "fO" else []
+    if any(missing):
+        raise DataError(
+            f"device must name a device in every row; row {missing.index(True)} has none: drop such rows or give "
+            f"them a device"
+        )
+    return device.astype(str) if device.dtype.kind == "O" else device
 
 
 def split(offsets: NDArray[np.int64], seed: int, share: float = 0.2) -> NDArray[np.bool_]:

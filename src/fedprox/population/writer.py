@@ -44,8 +44,10 @@ class PopulationWriter:
         classes: int | None = None,
         extras: Mapping[str, Array] | None = None,
         about: Mapping[str, Any] | None = None,
+        labels: Sequence[Any] | None = None,
     ) -> None:
         self.path = Path(path)
+        self._labels = None if labels is None else list(labels)
         self.about = dict(about or {})
         self.devices = 0
         self.without_test = 0
@@ -151,6 +153,7 @@ class PopulationWriter:
             "version": VERSION,
             "devices": self.devices,
             "classes": classes,
+            **({} if self._labels is None else {"labels": self._labels}),
             "devices_without_test_data": self.without_test,
             "devices_left_out": {"without_training_data": self.left_out_count, "first": self.left_out},
             "columns": {name: column.finish() for name, column in self._columns.items()},
@@ -179,7 +182,9 @@ def save_population(population: Population, path: str | Path, *, about: Mapping[
     row = max(population.train.x[:1].nbytes, 1)
     rows, begin = max(_BLOCK // row, 1), 0
     offsets = population.train.offsets
-    with PopulationWriter(path, classes=population.classes, extras=population.extras, about=about) as writer:
+    with PopulationWriter(
+        path, classes=population.classes, extras=population.extras, about=about, labels=population.labels
+    ) as writer:
         while begin < population.devices:
             end = max(begin + 1, int(np.searchsorted(offsets, offsets[begin] + rows, "right")) - 1)
             end = min(end, begin + 65536)

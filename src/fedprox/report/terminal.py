@@ -59,7 +59,7 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return the rows of a comparison as a table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method")
-    for heading in ("train loss", "train acc", "test acc", "diverged"):
+    for heading in ("train loss", "train acc", "test acc", "best test acc", "diverged"):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(
@@ -67,6 +67,7 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             number(row["train_loss"], ".4f") + _deviation(row["train_loss_deviation"], ".4f", 1),
             percent(row["train_accuracy"]) + _deviation(row["train_accuracy_deviation"], ".1f", 100),
             percent(row["test_accuracy"]) + _deviation(row["test_accuracy_deviation"], ".1f", 100),
+            percent(row["best_test_accuracy"]),
             _outcome(row),
         )
     return table

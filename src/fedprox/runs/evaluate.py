@@ -19,7 +19,9 @@ from fedprox.core.trees import Tree, to_numpy, unflatten_names
 from fedprox.measures import Measurer
 from fedprox.models import Model
 from fedprox.population import Population
+from fedprox.population.labels import Labels, decode
 from fedprox.population.loaded_samples import LoadedSamples
+from fedprox.population.renumbered import aligned, targets
 from fedprox.runs.reader import SavedRun, load_run
 from fedprox.runs.replaced import Replaced, check_present, check_replaced, describe_parts
 
@@ -33,7 +35,7 @@ def evaluate(path: str | Path, population: Population | None = None, *, model: M
 
     Data and a model that were given to `train` as objects are given again, as `population` and `model`. Returns
     `train_loss`, `train_accuracy`, `test_loss`, `test_accuracy` (over all examples of that part), and `devices`: one
-    record per device, as in evaluation.jsonl.
+    record per device, as in evaluation.jsonl. Labels of other data are numbered as the run numbered its own.
     """
     prepare()
     run = load_run(path)
@@ -41,8 +43,13 @@ def evaluate(path: str | Path, population: Population | None = None, *, model: M
     known = population if "data" in run.replaced else data.load(run.config)
     if known is None:
         raise RunFolderError(f"{path} has no data of its own that can be loaded")
-    population = population or known
+    labels = _labels(run)
+    if "data" in run.replaced:
+        known = population = aligned(known, labels, known.classes if labels is None else len(labels))
+    population = known if population is None else aligned(population, labels, known.classes)
     model, params = _model(run, known, population.shape, population.classes, model)
+    if model.predict is None:
+        population = targets(population)
     workers = Workers(run.config.engine.local_workers)
     try:
         measurer = Measurer(population, LoadedSamples.of(population.train, model), model, workers, gradients=False)
@@ -67,7 +74,7 @@ def predict(
     """Return the label that the final model of a run folder gives each example of `x` (rows, ...).
 
     Data and a model that were given to `train` as objects are given again, as `population` and `model`; with a model
-    the data are not needed.
+    the data are not needed. Labels are called what they were called in the run's data.
     """
     prepare()
     x = np.asarray(x)
@@ -84,8 +91,9 @@ def predict(
     model, params = _model(run, known, x.shape[1:], 0, model)
     if model.predict is None:
         raise RunFolderError(f"the model {model.name} of {path} gives no labels")
-    labels = compiled(model.predict)
-    return np.concatenate([np.asarray(labels(params, x[i : i + _ROWS])) for i in range(0, len(x), _ROWS)])
+    classify = compiled(model.predict)
+    classes = np.concatenate([np.asarray(classify(params, x[i : i + _ROWS])) for i in range(0, len(x), _ROWS)])
+    return decode(classes, _labels(run))
 
 
 def data_settings(run: str | Path, source: str, overrides: list[str]) -> Config:
@@ -96,14 +104,7 @@ def data_settings(run: str | Path, source: str, overrides: list[str]) -> Config:
     """
     settings = load_run(run).config.to_dict()
     if source:
-        kind = source
-        if source.endswith(".npz"):
-            kind = "npz"
-        elif (Path(source) / "train").is_dir():
-            kind = "leaf"
-        elif Path(source).is_dir():
-            kind = "population"
-        settings["data"] = {"name": kind} | ({"path": source} if kind != source else {})
+        settings["data"] = data.find_settings(source)
         del settings["compat"]
     return Config.from_dict(with_overrides(settings, overrides))
 
@@ -123,6 +124,14 @@ def read_examples(path: str | Path) -> NDArray[Any]:
         raise DataError(f"data file {path} does not exist") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"data file {path} is not a readable npz or npy file: {error}") from None
+
+
+def _labels(run: SavedRun) -> Labels:
+    """Return what the run's classes are called; the saved model knows it."""
+    file = run.path / "model.safetensors"
+    values = read_tensors(file)[1] if file.exists() else None
+    labels = (values or {}).get("labels")
+    return None if labels is None else tuple(labels)
 
 
 def _parts(run: SavedRun, *parts: str) -> Replaced:

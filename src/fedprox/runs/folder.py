@@ -132,9 +132,13 @@ class RunFolder:
         self.checkpoint, self._last_is_whole = checkpoint, True
 
     def finish(self, params: Tensors, evaluation: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-        """Write the final parameters, the evaluation and, last of all, the summary."""
+        """Write the final parameters, the evaluation and, last of all, the summary.
+
+        Where the summary has `labels`, what the classes are called, the parameters are saved with them.
+        """
         with _said_plainly(self.path):
-            write_tensors(self.path / "model.safetensors", params)
+            values = {"labels": summary["labels"]} if "labels" in summary else {}
+            write_tensors(self.path / "model.safetensors", params, values)
             lines = "".join(json_line(record) for record in evaluation)
             write_atomically(self.path / "evaluation.jsonl", lines.encode())
             text = json.dumps(json.loads(json_line(summary)), indent=2) + "\n"

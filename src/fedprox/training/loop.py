@@ -110,9 +110,10 @@ def train(
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
     check_start(config, population, mu_controller)
     model = checked_model(model if model is not None else data.model_for(config, population))
+    population = data.match_model(population, model)
     method = method or methods.build(config.method, config.seed)
     solver_for = choose_solver(config, solver, method)
-    params = initial_params(config, model)
+    params = initial_params(config, model, population.labels)
     check_losses(model, params, population.train.x, population.train.y)
     replaced = describe_parts(objects, params, fingerprint=out is not None, recorded=recorded)
     own_metrics = Metrics(build_metrics(config.measure, metrics), model, population)
@@ -390,6 +391,7 @@ class _Run:
             "workers": self.engine.workers,
             "devices": self.population.devices,
             "train_samples": len(self.population.train),
+            **({} if self.population.labels is None else {"labels": list(self.population.labels)}),
             "versions": {"fedprox": __version__, "jax": jax.__version__, "numpy": np.__version__},
             **self.engine.summary(),
         }

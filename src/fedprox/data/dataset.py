@@ -1,0 +1,70 @@
+"""Data sets of PyTorch and of Hugging Face as populations; neither library is imported for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedprox.core.errors import DataError
+from fedprox.population import Population
+
+__all__ = ["read_dataset"]
+
+
+def read_dataset(
+    dataset: Any,
+    device: str | ArrayLike | None = None,
+    *,
+    x: str = "x",
+    y: str = "y",
+    test: str | ArrayLike | None = None,
+    seed: int = 0,
+) -> Population:
+    """Read a data set whose items are pairs (x, y), as PyTorch's, or one with named columns, as Hugging Face's.
+
+    Args:
+      device: whose row it is, as an array or, with named columns, a column's name; None puts all on one device, which
+        `repartition` divides.
+      x, y: the names of the columns, where there are names.
+      test: true for test rows; without it a fifth of each device's rows.
+
+    >>> pairs = [([1.0, 2.0], "cat"), ([3.0, 4.0], "dog"), ([5.0, 6.0], "cat")]
+    >>> population = read_dataset(pairs, device=["b", "a", "b"])
+    >>> population.devices, population.labels
+    (2, ('cat', 'dog'))
+    """
+    if hasattr(dataset, "column_names"):
+        if (device is None or isinstance(device, str)) and (test is None or isinstance(test, str)):
+            return Population.from_frame(dataset, x, y, device, test=test, seed=seed)
+        dataset = list(zip(dataset[x], dataset[y], strict=True))
+    if not hasattr(dataset, "__len__"):
+        raise DataError(
+            f"a data set must have a length, so that it can be divided; got {type(dataset).__name__}: collect its "
+            f"items in a list, or use `fedprox.data.read_iterator`"
+        )
+    xs: list[NDArray[Any]] = []
+    ys: list[Any] = []
+    for row in range(len(dataset)):
+        item = dataset[row]
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise DataError(f"an item must be a pair (x, y); item {row} is {type(item).__name__}")
+        values = np.asarray(item[0])
+        if xs and values.shape != xs[0].shape:
+            raise DataError(f"x must have the shape {xs[0].shape} of the first item; item {row} has {values.shape}")
+        xs.append(values)
+        ys.append(item[1].item() if hasattr(item[1], "item") and np.ndim(item[1]) == 0 else item[1])
+    if not xs:
+        raise DataError("a data set must have at least one item; got none")
+    for name, given in (("device", device), ("test", test)):
+        if isinstance(given, str):
+            raise DataError(f"{name} must be an array with one entry per item for pairs (x, y); got {given!r}")
+    return Population.from_arrays(np.stack(xs), _labels(ys), device, test=test, seed=seed)
+
+
+def _labels(ys: list[Any]) -> Any:
+    try:
+        return np.asarray(ys)
+    except ValueError:
+        raise DataError("y must have one shape in all items") from None

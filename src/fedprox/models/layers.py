@@ -1,0 +1,87 @@
+"""The layers that the networks for images share: dense layers, convolutions, 2x2 max pooling.
+
+Images are (batch, height, width, channels), kernels (height, width, inputs, outputs), dense weights (inputs, outputs).
+Pooling is a reshape and a maximum, whose derivative is fast; that of a sliding window is not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedprox.core.errors import ConfigError
+from fedprox.core.trees import Tree
+
+__all__ = ["apply_dense", "convolve", "image_shape", "init_convolution", "init_dense", "max_pool"]
+
+Start = Literal["he", "fan_in"]
+
+
+def init_dense(key: jax.Array, inputs: int, outputs: int, start: Start = "he") -> Tree:
+    """Return the parameters of a dense layer.
+
+    With `he` weights are normal with deviation sqrt(2 / inputs) and biases zero (He et al., 2015); with `fan_in` both
+    are uniform within 1 / sqrt(inputs), as layers of PyTorch start.
+    """
+    return _init(key, (inputs, outputs), inputs, start)
+
+
+def init_convolution(key: jax.Array, side: int, inputs: int, outputs: int, start: Start = "he") -> Tree:
+    """Return the parameters of a convolution with kernels of side x side pixels; see `init_dense` for `start`."""
+    return _init(key, (side, side, inputs, outputs), side * side * inputs, start)
+
+
+def apply_dense(layer: Tree, x: jax.Array) -> jax.Array:
+    """Return x W + b."""
+    return x @ layer["weight"] + layer["bias"]
+
+
+def convolve(layer: Tree, image: jax.Array, padding: Literal["SAME", "VALID"] = "SAME") -> jax.Array:
+    """Return the convolution of a batch of images, with the layer's bias."""
+    out = lax.conv_general_dilated(image, layer["weight"], (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return out + layer["bias"]
+
+
+def max_pool(image: jax.Array) -> jax.Array:
+    """Return the maximum of each 2 x 2 pixels; an odd last row or column is left out.
+
+    >>> max_pool(jnp.arange(9.0).reshape(1, 3, 3, 1)).ravel().tolist()
+    [4.0]
+    """
+    batch, height, width, channels = image.shape
+    even = image[:, : height // 2 * 2, : width // 2 * 2]
+    return even.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
+
+
+def image_shape(model: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
+    """Return (height, width, channels) of examples of a shape; refuse what is no image of `least` x `least` pixels.
+
+    >>> image_shape("cnn", (784,), least=4), image_shape("cnn", (32, 32, 3), least=4)
+    ((28, 28, 1), (32, 32, 3))
+    """
+    found = shape
+    if len(found) == 1 and math.isqrt(found[0]) ** 2 == found[0]:
+        found = (math.isqrt(found[0]),) * 2
+    if len(found) == 2:
+        found = (*found, 1)
+    if len(found) != 3 or min(found[:2]) < least:
+        raise ConfigError(
+            f"`model.name` = {model!r} must be used with images of at least {least} x {least} pixels, as (height, "
+            f"width), (height, width, channels) or one row of a square image; got examples of {shape}"
+        )
+    return found[0], found[1], found[2]
+
+
+def _init(key: jax.Array, shape: tuple[int, ...], inputs: int, start: Start) -> Tree:
+    if start == "he":
+        return {"bias": jnp.zeros(shape[-1]), "weight": math.sqrt(2.0 / inputs) * jax.random.normal(key, shape)}
+    first, second = jax.random.split(key)
+    limit = 1 / math.sqrt(inputs)
+    return {
+        "bias": jax.random.uniform(first, shape[-1:], minval=-limit, maxval=limit),
+        "weight": jax.random.uniform(second, shape, minval=-limit, maxval=limit),
+    }

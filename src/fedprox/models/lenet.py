@@ -1,0 +1,56 @@
+"""The convolutional network of the NIID benchmark (Li et al., 2022, "Federated Learning on Non-IID Data Silos").
+
+Two 5x5 convolutions with 6 and 16 channels and no padding, each with ReLU and 2x2 max pooling, then dense layers of
+120, 84 and one unit per class: LeNet-5 with today's activations. Weights and biases start uniform within
+1 / sqrt(inputs).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import jax
+
+from fedprox.core.trees import Tree
+from fedprox.models.layers import apply_dense, convolve, image_shape, init_convolution, init_dense, max_pool
+from fedprox.models.model import Model, classifier
+
+__all__ = ["lenet"]
+
+
+@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+def lenet(shape: tuple[int, ...], classes: int) -> Model:
+    """Return the network for examples of `shape`: (height, width), (height, width, channels) or (pixels,).
+
+    >>> params = jax.eval_shape(lenet((32, 32, 3), 10).init, jax.random.key(0))
+    >>> sum(leaf.size for leaf in jax.tree.leaves(params))
+    62006
+    """
+    height, width, depth = image_shape("lenet", shape, least=16)
+    flat = _after(height) * _after(width) * 16
+
+    def init(key: jax.Array) -> Tree:
+        keys = jax.random.split(key, 5)
+        return {
+            "conv1": init_convolution(keys[0], 5, depth, 6, "fan_in"),
+            "conv2": init_convolution(keys[1], 5, 6, 16, "fan_in"),
+            "dense1": init_dense(keys[2], flat, 120, "fan_in"),
+            "dense2": init_dense(keys[3], 120, 84, "fan_in"),
+            "output": init_dense(keys[4], 84, classes, "fan_in"),
+        }
+
+    def scores(params: Tree, x: jax.Array) -> jax.Array:
+        image = x.reshape(len(x), height, width, depth)
+        for layer in ("conv1", "conv2"):
+            image = max_pool(jax.nn.relu(convolve(params[layer], image, "VALID")))
+        inner = image.reshape(len(x), -1)
+        for layer in ("dense1", "dense2"):
+            inner = jax.nn.relu(apply_dense(params[layer], inner))
+        return apply_dense(params["output"], inner)
+
+    return classifier("lenet", init, scores)
+
+
+def _after(side: int) -> int:
+    """Return how many pixels of a side are left after both convolutions and poolings."""
+    return ((side - 4) // 2 - 4) // 2

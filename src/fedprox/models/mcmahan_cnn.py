@@ -1,0 +1,49 @@
+"""The convolutional network of McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks".
+
+Two 5x5 convolutions with 32 and 64 channels, each with ReLU and 2x2 max pooling, a dense layer of 512 units with ReLU,
+and one unit per class: 1,663,370 parameters for MNIST, as the paper says.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import jax
+
+from fedprox.core.trees import Tree
+from fedprox.models.layers import apply_dense, convolve, image_shape, init_convolution, init_dense, max_pool
+from fedprox.models.model import Model, classifier
+
+__all__ = ["mcmahan_cnn"]
+
+
+@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+def mcmahan_cnn(shape: tuple[int, ...], classes: int) -> Model:
+    """Return the network for examples of `shape`: (height, width), (height, width, channels) or (pixels,).
+
+    Convolutions keep the size of an image (zeros around it).
+
+    >>> params = jax.eval_shape(mcmahan_cnn((28, 28), 10).init, jax.random.key(0))
+    >>> sum(leaf.size for leaf in jax.tree.leaves(params))
+    1663370
+    """
+    height, width, depth = image_shape("mcmahan_cnn", shape, least=4)
+    flat = (height // 4) * (width // 4) * 64
+
+    def init(key: jax.Array) -> Tree:
+        keys = jax.random.split(key, 4)
+        return {
+            "conv1": init_convolution(keys[0], 5, depth, 32),
+            "conv2": init_convolution(keys[1], 5, 32, 64),
+            "dense": init_dense(keys[2], flat, 512),
+            "output": init_dense(keys[3], 512, classes),
+        }
+
+    def scores(params: Tree, x: jax.Array) -> jax.Array:
+        image = x.reshape(len(x), height, width, depth)
+        for layer in ("conv1", "conv2"):
+            image = max_pool(jax.nn.relu(convolve(params[layer], image)))
+        inner = jax.nn.relu(apply_dense(params["dense"], image.reshape(len(x), -1)))
+        return apply_dense(params["output"], inner)
+
+    return classifier("mcmahan_cnn", init, scores)

@@ -1,0 +1,105 @@
+"""Residual networks for small images (He et al., 2016, Section 4.2) with group normalisation (Wu and He, 2018).
+
+A 3x3 convolution with 16 channels, three stages of n blocks with 16, 32 and 64 channels, the mean over all pixels, and
+a dense layer: 6 n + 2 layers with weights. A block adds to its input (two 3x3 convolutions, each normalised); the first
+block of the second and third stage takes every other pixel, and its input is given zeros as the new channels.
+
+Batch normalisation mixes the examples of a batch and keeps running means, which differ from device to device.
+Group normalisation looks at one example alone: with the channels in groups of equal size,
+
+    out = scale * (x - mean) / sqrt(var + 1e-5) + shift,     mean, var over the pixels and channels of a group
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedprox.core.errors import ConfigError
+from fedprox.core.trees import Tree
+from fedprox.models.layers import apply_dense, image_shape, init_convolution, init_dense
+from fedprox.models.model import Model, classifier
+
+__all__ = ["group_norm", "resnet"]
+
+_STAGES = (16, 32, 64)
+_GROUPS = 8
+
+
+@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+def resnet(shape: tuple[int, ...], classes: int, layers: int = 20) -> Model:
+    """Return the network with `layers` = 6 n + 2, for examples of `shape`: (height, width[, channels]) or (pixels,).
+
+    The paper's 0.27 million parameters for CIFAR-10:
+
+    >>> params = jax.eval_shape(resnet((32, 32, 3), 10, layers=20).init, jax.random.key(0))
+    >>> sum(leaf.size for leaf in jax.tree.leaves(params))
+    269722
+    """
+    blocks, rest = divmod(layers - 2, 6)
+    if rest or blocks < 1:
+        raise ConfigError(f"`layers` must be 6 n + 2 with n >= 1, such as 8 or 20; got {layers}")
+    name = f"resnet{layers}"
+    height, width, depth = image_shape(name, shape, least=8)
+
+    def init(key: jax.Array) -> Tree:
+        keys = iter(jax.random.split(key, 2 + 2 * blocks * len(_STAGES)))
+        params: Tree = {"first": _init_convolution(next(keys), depth, _STAGES[0])}
+        before = _STAGES[0]
+        for stage, channels in enumerate(_STAGES, 1):
+            for block in range(1, blocks + 1):
+                params[f"stage{stage}_block{block}"] = {
+                    "first": _init_convolution(next(keys), before, channels),
+                    "second": _init_convolution(next(keys), channels, channels),
+                }
+                before = channels
+        params["output"] = init_dense(next(keys), before, classes)
+        return params
+
+    def scores(params: Tree, x: jax.Array) -> jax.Array:
+        image = jax.nn.relu(_convolve(params["first"], x.reshape(len(x), height, width, depth)))
+        for stage in range(1, len(_STAGES) + 1):
+            for block in range(1, blocks + 1):
+                stride = 2 if stage > 1 and block == 1 else 1
+                image = _block(params[f"stage{stage}_block{block}"], image, stride)
+        return apply_dense(params["output"], image.mean(axis=(1, 2)))
+
+    return classifier(name, init, scores)
+
+
+def group_norm(layer: Tree, image: jax.Array, groups: int = _GROUPS) -> jax.Array:
+    """Return the image normalised group by group, with the layer's `scale` and `shift` per channel."""
+    batch, height, width, channels = image.shape
+    grouped = image.reshape(batch, height * width, groups, channels // groups)
+    mean = grouped.mean(axis=(1, 3), keepdims=True)
+    centred = grouped - mean
+    variance = jnp.square(centred).mean(axis=(1, 3), keepdims=True)
+    normal = (centred * lax.rsqrt(variance + 1e-5)).reshape(image.shape)
+    return normal * layer["scale"] + layer["shift"]
+
+
+def _block(layers: Tree, image: jax.Array, stride: int) -> jax.Array:
+    inner = _convolve(layers["second"], jax.nn.relu(_convolve(layers["first"], image, stride)))
+    more = inner.shape[-1] - image.shape[-1]
+    kept = jnp.pad(image[:, ::stride, ::stride], [(0, 0)] * 3 + [(0, more)])
+    return jax.nn.relu(kept + inner)
+
+
+def _init_convolution(key: jax.Array, inputs: int, outputs: int) -> Tree:
+    """Return a 3x3 convolution and the normalisation behind it, which makes a bias useless."""
+    weight = init_convolution(key, 3, inputs, outputs)["weight"]
+    return {"scale": jnp.ones(outputs), "shift": jnp.zeros(outputs), "weight": weight}
+
+
+def _convolve(layer: Tree, image: jax.Array, stride: int = 1) -> jax.Array:
+    out = lax.conv_general_dilated(
+        image,
+        layer["weight"],
+        (stride, stride),
+        [(1, 1), (1, 1)],
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    return group_norm(layer, out)

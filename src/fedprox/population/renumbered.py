@@ -1,0 +1,65 @@
+"""A population with its labels numbered in another way, or given back as the numbers that they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedprox.core.errors import DataError
+from fedprox.population.labels import Labels
+from fedprox.population.population import Population, Samples
+
+__all__ = ["aligned", "targets"]
+
+
+def aligned(population: Population, labels: Labels, classes: int) -> Population:
+    """Return the population with its labels numbered as `labels` does; refuse a label that is not in it.
+
+    >>> other = Population.from_arrays(x=[[0.0], [1.0]], y=["dog", "dog"], device=[0, 0])
+    >>> aligned(other, ("cat", "dog"), classes=2).train.y.tolist()
+    [1, 1]
+    """
+    if population.labels == labels or population.classes == 0:
+        return population
+    number = {label: code for code, label in enumerate(range(classes) if labels is None else labels)}
+    names = range(population.classes) if population.labels is None else population.labels
+    used = np.unique(np.concatenate([population.train.y, population.test.y])).tolist()
+    if unknown := [names[code] for code in used if names[code] not in number]:
+        raise DataError(f"labels must be among {_listed(list(number))}, which the model knows; got {unknown[0]!r}")
+    table = np.zeros(population.classes, np.int32)
+    for code in used:
+        table[code] = number[names[code]]
+
+    def renumbered(samples: Samples) -> Samples:
+        return Samples(samples.x, table[samples.y], samples.offsets)
+
+    return replace(
+        population,
+        train=renumbered(population.train),
+        test=renumbered(population.test),
+        classes=len(number),
+        labels=labels,
+        folder="",
+    )
+
+
+def targets(population: Population) -> Population:
+    """Return the population for a model that predicts no labels: with the numbers that its labels stand for."""
+    if population.labels is None or not all(isinstance(label, int) for label in population.labels):
+        return population
+    table = np.asarray(population.labels, np.float32)
+
+    def restored(samples: Samples) -> Samples:
+        return Samples(samples.x, table[samples.y], samples.offsets)
+
+    return replace(
+        population, train=restored(population.train), test=restored(population.test), classes=0, labels=None, folder=""
+    )
+
+
+def _listed(labels: Sequence[Any]) -> str:
+    shown = ", ".join(repr(label) for label in labels[:10])
+    return shown + (f" and {len(labels) - 10} more" if len(labels) > 10 else "")

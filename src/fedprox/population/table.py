@@ -1,0 +1,118 @@
+"""Tables with named columns: a DataFrame, an Arrow table, a Hugging Face data set or a dict of arrays.
+
+A table is anything that gives a column for its name, `table["age"]`, and lists its names: as `columns` (pandas,
+Polars), as `column_names` (Arrow, Hugging Face) or as its keys. No library is imported for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.core.errors import DataError, nearest
+
+__all__ = ["Table", "read_table"]
+
+Columns = str | Sequence[str]
+
+
+class Table(NamedTuple):
+    """The columns of a table by their roles, one entry per row."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    device: NDArray[Any] | None
+    test: NDArray[np.bool_] | None
+
+
+def read_table(
+    table: Any, x: Columns = (), y: str = "y", device: str | None = "device", test: str | None = None
+) -> Table:
+    """Return the columns of a table by their roles.
+
+    Args:
+      x: the columns of features, or one column whose rows are arrays or lists; by default all that have no other role.
+      y: the column of labels (of any kind) or real targets.
+      device: the column that says whose row it is, or None.
+      test: the column of truth values that marks test rows, or None.
+
+    >>> table = {"age": [20.0, 30.0, 40.0], "kind": ["cat", "dog", "cat"], "owner": ["b", "a", "b"]}
+    >>> read_table(table, x=["age"], y="kind", device="owner").device.tolist()
+    ['b', 'a', 'b']
+    """
+    names = _names(table)
+    roles = {"y": y, **({"device": device} if device else {}), **({"test": test} if test else {})}
+    for role, name in roles.items():
+        if name not in names:
+            raise DataError(f"there must be a column {name!r} for {role}; got {_listed(names)}{nearest(name, names)}")
+    if isinstance(x, str):
+        features = _stacked(table, x, names)
+    else:
+        chosen = list(x) or [name for name in names if name not in roles.values()]
+        if not chosen:
+            raise DataError(f"there must be columns for x beside {', '.join(roles.values())}; got {_listed(names)}")
+        features = np.stack([_numbers(table, name, names) for name in chosen], axis=1)
+    marks = None if test is None else _truth(_column(table, test), test)
+    return Table(features, _column(table, y), _column(table, device) if device else None, marks)
+
+
+def _names(table: Any) -> list[str]:
+    for attribute in ("column_names", "columns"):
+        if (found := getattr(table, attribute, None)) is not None:
+            return [str(name) for name in found]
+    if isinstance(table, Mapping):
+        return [str(name) for name in table]
+    raise DataError(
+        f"a table must have named columns: a DataFrame, an Arrow table, a Hugging Face data set or a dict of arrays; "
+        f"got {type(table).__name__}"
+    )
+
+
+def _column(table: Any, name: str) -> NDArray[Any]:
+    column = table[name]
+    convert = getattr(column, "to_numpy", None)
+    return np.asarray(convert() if convert is not None else column)
+
+
+def _numbers(table: Any, name: str, names: Sequence[str]) -> NDArray[Any]:
+    if name not in names:
+        raise DataError(f"there must be a column {name!r} for x; got {_listed(names)}{nearest(name, names)}")
+    column = _column(table, name)
+    if column.ndim != 1 or column.dtype.kind not in "biuf":
+        raise DataError(
+            f"x must be numbers; column {name!r} has {column.dtype.name}, such as {column.ravel()[:1].tolist()}: "
+            f"name the columns of x, or turn this one into numbers"
+        )
+    missing = np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), bool)
+    if missing.any():
+        raise DataError(
+            f"x must have a number in every row; column {name!r}, row {int(missing.argmax())} has none: drop such rows "
+            f"or fill them in"
+        )
+    return column
+
+
+def _stacked(table: Any, name: str, names: Sequence[str]) -> NDArray[Any]:
+    """Return the rows of a column of arrays, lists or images; a column of numbers is one feature."""
+    if name not in names:
+        raise DataError(f"there must be a column {name!r} for x; got {_listed(names)}{nearest(name, names)}")
+    rows = [np.asarray(row) for row in table[name]]
+    shapes = {row.shape for row in rows}
+    if len(shapes) > 1:
+        raise DataError(f"x must have one shape in all rows; column {name!r} has {_listed(sorted(map(str, shapes)))}")
+    stacked = np.stack(rows) if rows else np.zeros((0, 1))
+    return stacked[:, None] if stacked.ndim == 1 else stacked
+
+
+def _truth(column: NDArray[Any], name: str) -> NDArray[np.bool_]:
+    if column.dtype == bool or (column.dtype.kind in "iuf" and np.isin(column, (0, 1)).all()):
+        return column.astype(bool)
+    raise DataError(f"the column {name!r} for test must be true or false in every row; got {column[:3].tolist()}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:12])
+    return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")

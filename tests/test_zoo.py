@@ -1,0 +1,171 @@
+"""The ready-made networks beside PyTorch's layers with the same weights: scores, losses and gradients."""
+
+import jax
+import numpy as np
+import pytest
+
+from fedprox import models
+from fedprox.core.errors import ConfigError, DataError
+from fedprox.core.trees import flatten_names
+
+torch = pytest.importorskip("torch")
+functional = torch.nn.functional
+
+
+def tensors(params):
+    """Return the parameters as leaves of PyTorch, by name."""
+    return {name: torch.tensor(np.asarray(leaf), requires_grad=True) for name, leaf in flatten_names(params).items()}
+
+
+def perturbed(params, seed=1):
+    """Return parameters none of which is a plain zero or one, so that a mistake in any of them shows."""
+    random = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: leaf + 0.05 * random.normal(size=leaf.shape).astype(np.float32), params)
+
+
+def conv(w, name, image, **options):
+    bias = w.get(f"{name}.bias")
+    return functional.conv2d(image, w[f"{name}.weight"].permute(3, 2, 0, 1), bias, **options)
+
+
+def dense(w, name, x):
+    return x @ w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def lenet(w, x):
+    x = x.permute(0, 3, 1, 2)
+    for name in ("conv1", "conv2"):
+        x = functional.max_pool2d(conv(w, name, x).relu(), 2)
+    x = x.permute(0, 2, 3, 1).flatten(1)
+    return dense(w, "output", dense(w, "dense2", dense(w, "dense1", x).relu()).relu())
+
+
+def mcmahan_cnn(w, x):
+    x = x.permute(0, 3, 1, 2)
+    for name in ("conv1", "conv2"):
+        x = functional.max_pool2d(conv(w, name, x, padding=2).relu(), 2)
+    return dense(w, "output", dense(w, "dense", x.permute(0, 2, 3, 1).flatten(1)).relu())
+
+
+def resnet(blocks):
+    def scores(w, x):
+        def layer(name, image, stride=1):
+            out = conv(w, name, image, stride=stride, padding=1)
+            return functional.group_norm(out, 8, w[f"{name}.scale"], w[f"{name}.shift"])
+
+        x = layer("first", x.permute(0, 3, 1, 2)).relu()
+        for stage in (1, 2, 3):
+            for block in range(1, blocks + 1):
+                name, stride = f"stage{stage}_block{block}", 2 if stage > 1 and block == 1 else 1
+                inner = layer(f"{name}.second", layer(f"{name}.first", x, stride).relu())
+                kept = x[:, :, ::stride, ::stride]
+                kept = functional.pad(kept, (0, 0, 0, 0, 0, inner.shape[1] - kept.shape[1]))
+                x = (kept + inner).relu()
+        return dense(w, "output", x.mean((2, 3)))
+
+    return scores
+
+
+def char_transformer(w, x):
+    """PyTorch's own layers, with the weights written into a copy of their parameters."""
+    h = w["characters"][x] + w["positions"]
+    for index in (1, 2):
+        name = f"layer{index}"
+        layer = torch.nn.TransformerEncoderLayer(
+            128,
+            4,
+            512,
+            0.0,
+            lambda z: functional.gelu(z, approximate="tanh"),
+            batch_first=True,
+            norm_first=True,
+        )
+        joined = {
+            "self_attn.in_proj_weight": torch.cat([w[f"{name}.{p}.weight"].T for p in ("query", "key", "value")]),
+            "self_attn.in_proj_bias": torch.cat([w[f"{name}.{p}.bias"] for p in ("query", "key", "value")]),
+            "self_attn.out_proj.weight": w[f"{name}.mixed.weight"].T,
+            "self_attn.out_proj.bias": w[f"{name}.mixed.bias"],
+            "linear1.weight": w[f"{name}.dense1.weight"].T,
+            "linear1.bias": w[f"{name}.dense1.bias"],
+            "linear2.weight": w[f"{name}.dense2.weight"].T,
+            "linear2.bias": w[f"{name}.dense2.bias"],
+            **{
+                f"norm{n}.{theirs}": w[f"{name}.norm{n}.{ours}"]
+                for n in (1, 2)
+                for theirs, ours in (("weight", "scale"), ("bias", "shift"))
+            },
+        }
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        h = torch.func.functional_call(layer, joined, (h,), {"src_mask": mask, "is_causal": True})
+    last = functional.layer_norm(h[:, -1], (128,), w["norm.scale"], w["norm.shift"])
+    return dense(w, "output", last)
+
+
+CASES = {
+    "lenet": ((32, 32, 3), lenet),
+    "lenet on odd sides": ((19, 17, 1), lenet),
+    "mcmahan_cnn": ((10, 9, 2), mcmahan_cnn),
+    "resnet8": ((12, 12, 3), resnet(1)),
+    "resnet20": ((9, 8, 3), resnet(3)),
+    "char_transformer": ((12,), char_transformer),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scores_and_gradients_are_those_of_pytorch(case):
+    shape, other = CASES[case]
+    name, classes, rows = case.split()[0], 7, 4
+    random = np.random.default_rng(0)
+    x = random.normal(size=(rows, *shape)).astype(np.float32)
+    if name == "char_transformer":
+        x = random.integers(0, classes, (rows, *shape)).astype(np.int32)
+    y = random.integers(0, classes, rows).astype(np.int32)
+    weights = np.float32([0.4, 0.1, 0.3, 0.2])
+    model = models.build(name, shape, classes)
+    params = perturbed(jax.jit(model.init)(jax.random.key(0)))
+    w = tensors(params)
+    z = other(w, torch.tensor(x))
+    losses = functional.cross_entropy(z, torch.tensor(y).long(), reduction="none")
+    (torch.tensor(weights) * losses).sum().backward()
+    ours, labels, gradient = jax.jit(
+        lambda params: (
+            model.loss(params, x, y),
+            model.predict(params, x),
+            models.mean_gradient(model, params, x, y, weights),
+        )
+    )(params)
+    np.testing.assert_allclose(ours, losses.detach().numpy(), rtol=2e-4, atol=2e-5)
+    np.testing.assert_array_equal(labels, z.argmax(1).numpy())
+    gradient = flatten_names(gradient)
+    assert sorted(gradient) == sorted(w)
+    for leaf, value in gradient.items():
+        expected = w[leaf].grad.numpy()
+        np.testing.assert_allclose(
+            value, expected, rtol=2e-3, atol=2e-5 * max(1.0, float(np.abs(expected).max())), err_msg=leaf
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "sentence"),
+    [
+        ("lenet", (60,), r"'lenet' must be used with images of at least 16 x 16 pixels.*got examples of \(60,\)"),
+        ("lenet", (15, 28, 3), r"at least 16 x 16 pixels.*got examples of \(15, 28, 3\)"),
+        ("mcmahan_cnn", (3, 3), "at least 4 x 4 pixels"),
+        ("resnet8", (7, 8, 3), "'resnet8' must be used with images of at least 8 x 8 pixels"),
+        ("resnet20", (2, 8, 8, 3), "'resnet20' must be used with images"),
+        ("char_transformer", (8, 8), r"'char_transformer' must be used with sequences of numbers; got examples of"),
+    ],
+)
+def test_examples_of_a_wrong_shape(name, shape, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        models.build(name, shape, 10)
+
+
+def test_the_transformer_refuses_what_are_no_character_codes():
+    model = models.char_transformer(5, 4)
+    params = jax.jit(model.init)(jax.random.key(0))
+    with pytest.raises(DataError, match="integers, one per character; got float32"):
+        model.predict(params, np.zeros((2, 4), np.float32))
+    with pytest.raises(DataError, match=r"sequences of 4 character codes; got examples of shape \(5,\)"):
+        model.predict(params, np.zeros((2, 5), np.int32))
+    assert np.isnan(jax.jit(model.loss)(params, np.full((1, 4), 9), np.zeros(1, int))).all()
