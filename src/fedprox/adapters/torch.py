@@ -116,7 +116,10 @@ def _model(copies: ModuleCopies) -> Model:
         return gradient(*at), jax.pure_callback(host_curvature, _shapes(at[0]), at[0], along[0], *at[1:])
 
     name = type(copies.module).__name__
-    return Model(name, start, loss, labels if copies.predict else None, gradient, host=copies)
+    trained = dict(copies.module.named_parameters())
+    statistics = tuple(each for each in copies.state(copies.module) if each not in trained)
+    labels_or_none = labels if copies.predict else None
+    return Model(name, start, loss, labels_or_none, gradient, statistics=statistics, host=copies)
 
 
 def _shapes(params: Tree) -> Tree:

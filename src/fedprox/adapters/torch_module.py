@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.core.extras import needs_extra
+from fedprox.core.name_patterns import matches_any
 from fedprox.core.trees import Tree
 from fedprox.models.host_model import Sums
 
@@ -48,6 +49,7 @@ class ModuleCopies:
         self.is_random = any(isinstance(each, nn.modules.dropout._DropoutNd) for each in module.modules())
         self._losses = losses
         self._free: list[nn.Module] = []
+        self._trained = {name: parameter.requires_grad for name, parameter in module.named_parameters()}
 
     @staticmethod
     def state(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -58,8 +60,8 @@ class ModuleCopies:
         return parameters | {name: each for name, each in others.items() if each.is_floating_point()}
 
     @contextmanager
-    def at(self, params: Tree, *, training: bool = False) -> Iterator[ModuleAt]:
-        """Lend a copy with the given parameters."""
+    def at(self, params: Tree, *, training: bool = False, frozen: tuple[str, ...] = ()) -> Iterator[ModuleAt]:
+        """Lend a copy with the given parameters, of which the frozen ones have no gradient."""
         try:
             module = self._free.pop()
         except IndexError:
@@ -70,6 +72,9 @@ class ModuleCopies:
             with torch.no_grad():
                 for name, tensor in self.state(module).items():
                     tensor.copy_(torch.from_numpy(np.array(params[name])))
+                for name, parameter in module.named_parameters():
+                    parameter.requires_grad_(self._trained[name] and not matches_any(name, frozen))
+                    parameter.grad = None
             yield ModuleAt(self, module.train(training), self._losses)
         finally:
             torch.set_num_threads(threads)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from fedprox.adapters.torch_module import ModuleAt, ModuleCopies
 from fedprox.core.errors import ConfigError
@@ -61,13 +61,15 @@ class TorchSolver:
     is_sgd: bool = False
     momentum: float = 0.0
     nesterov: bool = False
+    updates_statistics: ClassVar[bool] = True
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""
         target = Target(local) if local.gamma > 0 else None
         if local.budget == 0 or (target is not None and target.is_met(local.start)):
             return local.start, 0
-        with self._randomness(local), self.copies.at(to_numpy(local.start), training=True) as at:
+        lent = self.copies.at(to_numpy(local.start), training=True, frozen=local.model.frozen)
+        with self._randomness(local), lent as at:
             change = self._seeded_transform(local)
             optimiser = self.optimiser(at.module.parameters(), lr=local.learning_rate)
             evaluate: Any = _Evaluation(at, optimiser, _Terms(at, to_numpy(local.problem)), local.budget)

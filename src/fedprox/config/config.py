@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from fedprox.config.compat import CompatConfig
 from fedprox.config.fields import Count, Section, Seed, broken_rule
 from fedprox.config.meanings import SHORT_NAMES
+from fedprox.config.personal import PersonalConfig
 from fedprox.config.privacy import PrivacyConfig
 from fedprox.config.resolution import resolve_parts, takes_mu
 from fedprox.config.rules import check_together
@@ -53,6 +54,7 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     compat: CompatConfig = CompatConfig()
     privacy: PrivacyConfig = PrivacyConfig()
+    personal: PersonalConfig = PersonalConfig()
     deploy: DeployConfig = DeployConfig()
 
     @classmethod

@@ -78,6 +78,8 @@ MEANINGS: Mapping[str, str] = {
     "compat.alpha_beta": "text or code: alpha and beta as variances or deviations",
     "compat.dissimilarity": "text or code: the weights of the dissimilarity",
     "compat.initial": "text or code: the initial model",
+    "personal.parameters": "parameters that each device trains and keeps, by patterns over their names",
+    "personal.frozen": "parameters that are never trained, by patterns over their names",
     "privacy.clip": "the largest norm of a device's update",
     "privacy.noise_multiplier": "the noise's deviation over the clip; 0: no noise",
     "privacy.where": "where noise is added: on the server or on the devices",

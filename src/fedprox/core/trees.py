@@ -20,6 +20,7 @@ __all__ = [
     "flatten_names",
     "inner_product",
     "is_finite",
+    "map_names",
     "quiet",
     "scale",
     "squared_distance",
@@ -155,6 +156,15 @@ def flatten_names(tree: Tree) -> dict[str, np.ndarray[Any, Any]]:
     """Return the leaves by name: the path of keys, joined by dots ("layer.0.weight")."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def map_names(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """Return the tree of function(name, leaf, ...) over the leaves of one or several trees of the same structure.
+
+    >>> map_names(lambda name, leaf: leaf if name == "a" else None, {"a": 1, "b": 2})
+    {'a': 1, 'b': None}
+    """
+    return jax.tree_util.tree_map_with_path(lambda path, *leaves: function(_name(path), *leaves), tree, *rest)
 
 
 def unflatten_names(named: dict[str, np.ndarray[Any, Any]], like: Tree) -> Tree:

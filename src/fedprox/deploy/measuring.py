@@ -38,12 +38,12 @@ class ReportMeasurer:
     def compile(self, params: Tree) -> None:
         """Do nothing: the devices compile, each for itself."""
 
-    def measure(self, params: Tree) -> Measures | None:
+    def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> Measures | None:
         """Return the measures over the devices that report; None where none does, which says nothing of the model."""
         self._ask(params)
         return pooled(self._reports, gradient=self._config.measure.dissimilarity) if self._reports else None
 
-    def per_device(self, params: Tree) -> list[dict[str, Any]]:
+    def per_device(self, params: Tree, own: Mapping[int, Tree] | None = None) -> list[dict[str, Any]]:
         """Return the last report of each device; one that did not report has samples 0 and nothing else."""
         if self._reported is not params:
             self._ask(params)

@@ -12,6 +12,7 @@ from fedprox.config import Config
 from fedprox.config.part_search import add_folders
 from fedprox.engines.device_side import DeviceSide
 from fedprox.methods import Method
+from fedprox.methods.parameter_roles import assign_roles
 from fedprox.methods.solver_choice import SolverChoice, choose_solver
 from fedprox.models import Model
 from fedprox.population import Population, Samples
@@ -74,6 +75,8 @@ class Blueprint:
         config = Config.from_dict(self.settings)
         model = self.model or data.model_for(config, population)
         method = self.method or methods.build(config.method, config.seed)
+        roles = assign_roles(config, model, method)
+        model, method = roles.of_model(model), roles.of_method(method)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever made the blueprint has been warned
             solver_for = choose_solver(config, self.solver, method)

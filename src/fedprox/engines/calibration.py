@@ -23,6 +23,7 @@ from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
 from fedprox.engines import Broadcast, DeviceSide, Task, device_side
 from fedprox.methods import Method
+from fedprox.methods.parameter_roles import assign_roles
 from fedprox.methods.solver_choice import choose_solver
 from fedprox.models import Model
 from fedprox.models.initial_model import initial_params
@@ -65,6 +66,8 @@ def measure_speed(
     population = population or data.load(config)
     model = model or data.model_for(config, population)
     method = methods.build(config.method)
+    roles = assign_roles(config, model, method)
+    model, method = roles.of_model(model), roles.of_method(method)
     solver = choose_solver(config, None, method)
     loaded = LoadedSamples.of(population.train, model)
     side = device_side(config, population.train, loaded, model, method, solver)

@@ -121,9 +121,13 @@ class DeviceSide:
         local, found, _ = solved[0]
         if self.mechanism is not None:
             normals = seeded_normals(self.seed, Purpose.DEVICE_NOISE, broadcast.round, task.device)
-            reply = reply._replace(averaged=self.mechanism.update(broadcast.params, reply.averaged, normals))
-        drift2 = squared_distance(to_numpy(found), broadcast.params) if broadcast.wants_drift else None
+            shared_model = self.method.shared(broadcast.params)
+            reply = reply._replace(averaged=self.mechanism.update(shared_model, reply.averaged, normals))
+        drift2 = self._drift2(found, broadcast.params) if broadcast.wants_drift else None
         return DeviceReply(reply, sum(done.steps for done in solved), drift2, (local, found))
+
+    def _drift2(self, found: Tree, received: Tree) -> float:
+        return squared_distance(self.method.shared(to_numpy(found)), self.method.shared(received))
 
     def work(
         self,

@@ -7,7 +7,7 @@ data and model alone, never on the number of workers.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -62,13 +62,13 @@ class DataPass:
         gradients: bool = False,
         plain: bool = False,
     ) -> None:
+        self.devices = measured.devices
         self.weight = measured.weight
         begins = samples.offsets[measured.devices]
         self.sizes = samples.offsets[measured.devices + 1] - begins
         certain = min(measured.certain, len(self.sizes))
         least = _NUMBERS // max(samples.width, 1) if model.small else _ROWS
         self.groups = _groups(self.sizes[:certain], least) + _equal_groups(certain, len(self.sizes))
-        self.rows = [int(self.sizes[group].sum()) for group in self.groups]
         self.certain = sum(group.stop <= certain for group in self.groups)
         self.is_sample = measured.unseen > 0
         self.gradients = gradients
@@ -89,18 +89,22 @@ class DataPass:
         return *(values[:count] for values in each), sums
 
 
-def take_passes(passes: Sequence[DataPass], params: Tree, workers: Workers) -> list[PerDevice]:
-    """Take some passes at a model, all their groups side by side."""
-    at = to_backend(params)
-    found = [_Found(each) for each in passes]
-    tasks = [(which, index) for which, each in enumerate(passes) for index in range(len(each.groups))]
-    costs = [rows for each in passes for rows in each.rows]
+def take_passes(
+    passes: Sequence[DataPass], params: Tree, workers: Workers, own: Mapping[int, Tree] | None = None
+) -> list[PerDevice]:
+    """Take some passes at a model, all their groups side by side; `own` are models of some devices in its place."""
+    at, own = to_backend(params), own or {}
+    found = [_Found(each, _divided(each, own) if own else each.groups) for each in passes]
+    tasks = [(which, index) for which, each in enumerate(found) for index in range(len(each.groups))]
+    costs = [int(each.sizes[group].sum()) for each, that in zip(passes, found, strict=True) for group in that.groups]
     adding = Lock()
 
     @quiet
     def walk(task: tuple[int, int]) -> None:
         which, index = task
-        answer = passes[which].walk(at, passes[which].groups[index])
+        group = found[which].groups[index]
+        first = int(passes[which].devices[group.start])
+        answer = passes[which].walk(to_backend(own[first]) if first in own else at, group)
         with adding:
             found[which].put(index, *answer)
 
@@ -111,21 +115,22 @@ def take_passes(passes: Sequence[DataPass], params: Tree, workers: Workers) -> l
 class _Found:
     """What has been found of the groups of a pass."""
 
-    def __init__(self, taken: DataPass) -> None:
+    def __init__(self, taken: DataPass, groups: list[slice]) -> None:
         self._pass = taken
+        self.groups = groups
         self._loss, self._correct, self._norm2 = (np.zeros(len(taken.sizes)) for _ in range(3))
-        self._total = TreeSum(len(taken.groups))
+        self._total = TreeSum(len(groups))
         self._gradients: dict[int, Tree] = {}
 
     def put(self, index: int, losses: Any, correct: Any, norms2: Any, sums: tuple[Tree, ...]) -> None:
-        group = self._pass.groups[index]
+        group = self.groups[index]
         self._loss[group], self._correct[group], self._norm2[group] = losses, correct, norms2
         self._total.add(index, jax.tree.map(lambda leaf: leaf.astype(np.float64), sums))
-        if self._pass.gradients and self._pass.is_sample:
+        if self._pass.gradients and self._pass.is_sample and self.groups is self._pass.groups:
             self._gradients[index] = sums[0]
 
     def result(self) -> PerDevice:
-        sums = self._total.result() if self._pass.groups else ()
+        sums = self._total.result() if self.groups else ()
         gradient, plain_gradient = (*sums, None, None)[:2]
         return PerDevice(
             self._pass.weight,
@@ -146,6 +151,20 @@ class _Found:
             gradient=[self._gradients[index] for index in range(len(groups))],
             certain=self._pass.certain,
         )
+
+
+def _divided(taken: DataPass, own: Mapping[int, Tree]) -> list[slice]:
+    """Return the groups of a pass, divided so that a device with a model of its own is one by itself."""
+    parts = []
+    for group in taken.groups:
+        begin = group.start
+        for position in range(group.start, group.stop):
+            if int(taken.devices[position]) in own:
+                parts += [slice(begin, position)] if position > begin else []
+                parts.append(slice(position, position + 1))
+                begin = position + 1
+        parts += [slice(begin, group.stop)] if group.stop > begin else []
+    return parts
 
 
 def _groups(sizes: NDArray[np.int64], least: int) -> list[slice]:

@@ -58,10 +58,10 @@ class Measuring(Protocol):
     def compile(self, params: Tree) -> None:
         """Make ready for the first model."""
 
-    def measure(self, params: Tree) -> Measures | None:
-        """Return the measures of a model, None where nothing can be said of it."""
+    def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> Measures | None:
+        """Return the measures of a model, None where nothing can be said of it; some devices may have their own."""
 
-    def per_device(self, params: Tree) -> list[dict[str, Any]]:
+    def per_device(self, params: Tree, own: Mapping[int, Tree] | None = None) -> list[dict[str, Any]]:
         """Return one record per measured device: samples, loss and accuracy on training and test data."""
 
 
@@ -109,9 +109,9 @@ class Measurer:
         self._test.compile(params)
 
     @quiet
-    def measure(self, params: Tree) -> Measures:
-        """Measure a model."""
-        train, test = take_passes((self._train, self._test), params, self._workers)
+    def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> Measures:
+        """Measure a model; `own` are models that some devices are measured with in its place."""
+        train, test = take_passes((self._train, self._test), params, self._workers, own)
         total = (train.weight * train.samples).sum()
         variance = b = variance_interval = b_interval = None
         if self._gradients:
@@ -133,9 +133,9 @@ class Measurer:
     def _device_losses(self, train: PerDevice) -> dict[int, float]:
         return dict(zip(self.devices.tolist(), (train.loss / train.samples).tolist(), strict=True))
 
-    def per_device(self, params: Tree) -> list[dict[str, Any]]:
+    def per_device(self, params: Tree, own: Mapping[int, Tree] | None = None) -> list[dict[str, Any]]:
         """Return one record per measured device: samples, loss and accuracy on training and test data."""
-        train, tested = take_passes((self._losses, self._test), params, self._workers)
+        train, tested = take_passes((self._losses, self._test), params, self._workers, own)
         test_at = np.cumsum(self._with_test) - 1
         records = []
         for position in np.argsort(self.devices):

@@ -52,6 +52,7 @@ class Method:
       needs_gradients: whether devices' gradients at w^t are averaged before the chosen ones start (FedDANE).
       sends_model_only: whether devices send their model and nothing else, which is what privacy covers.
       needs_every_reply: whether the server merges the replies one by one (`merge_replies`), not from their sums.
+      own_models: whether devices are measured with models of their own (`device_model`) in place of w^t.
     """
 
     not_keys: ClassVar[frozenset[str]] = frozenset()
@@ -63,6 +64,7 @@ class Method:
     needs_gradients: bool = False
     sends_model_only: bool = False
     needs_every_reply: bool = False
+    own_models: bool = False
 
     @property
     def second_draw(self) -> bool:
@@ -134,6 +136,18 @@ class Method:
     def uploaded(self, reply: Reply) -> Tree:
         """Return what of a reply crosses the network; the server works out the rest."""
         return reply.averaged, reply.summed
+
+    def shared(self, params: Tree) -> Tree:
+        """Return the part of a model that devices and server exchange and the method works on."""
+        return params
+
+    def downloaded(self, params: Tree, sent: Tree) -> Tree:
+        """Return what crosses the network on the way down, of w^t and what the method adds."""
+        return params, sent
+
+    def device_model(self, params: Tree, state: Tree) -> Tree:
+        """Return the model that is measured on a device with `own_models`, given w^t and what it remembers."""
+        return params
 
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Any) -> tuple[Tree, Tree]:
         """Return the new model and the server's new state from the merged replies."""

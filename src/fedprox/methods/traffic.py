@@ -48,7 +48,7 @@ def measure_traffic(method: Method, params: Tree, solver: Solver, *, learning_ra
         pose=lambda posed, budget: (params, budget),
     )
     reply = method.work(device)
-    down, up = count_bytes((params, sent)), count_bytes(method.uploaded(reply))
+    down, up = count_bytes(method.downloaded(params, sent)), count_bytes(method.uploaded(reply))
     if method.needs_gradients:
-        return Traffic(down, up + count_bytes(params), messages=4, passes=2)
+        return Traffic(down, up + count_bytes(method.shared(params)), messages=4, passes=2)
     return Traffic(down, up)

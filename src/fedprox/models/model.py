@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.core.errors import ConfigError
-from fedprox.core.trees import Tree
+from fedprox.core.name_patterns import matches_any
+from fedprox.core.trees import Tree, map_names
 from fedprox.models.host_model import HostModel
 
 __all__ = ["Array", "Model", "checked_model", "classifier", "mean_gradient", "second_moment"]
@@ -42,6 +43,13 @@ class Model:
         `curvature_bound(x)`, a number that no eigenvalue of the Hessian of the mean loss over the examples x exceeds,
         whatever the parameters and labels.
       host: for a model that computes outside compiled programs, how devices are measured and differentiated there.
+      statistics: patterns over the names of parameters that are collected in training instead of trained by gradients,
+        such as the running means of batch normalisation (`fedprox.core.name_patterns`).
+      training: for a model with statistics, `training(params, x, y, weights) -> (losses, params)`: the losses of a
+        mini-batch as they are in training, and the parameters with new statistics, of which nothing else is taken.
+        weights are 1 / (size of the mini-batch), and 0 for rows that only fill up a short one. `loss` and `predict`
+        use the statistics as they are.
+      frozen: patterns over the names of parameters that are never trained (`[personal] frozen`).
     """
 
     name: str
@@ -52,6 +60,16 @@ class Model:
     small: bool = False
     curvature_bound: Callable[[Array], float] | None = None
     host: HostModel | None = None
+    statistics: tuple[str, ...] = ()
+    training: Callable[[Tree, Any, Any, jax.Array], tuple[jax.Array, Tree]] | None = None
+    frozen: tuple[str, ...] = ()
+
+    def only_trained(self, gradient: Tree) -> Tree:
+        """Return a gradient with zeros for the parameters that gradients do not move."""
+        fixed = self.frozen + self.statistics
+        if not fixed:
+            return gradient
+        return map_names(lambda name, leaf: jnp.zeros_like(leaf) if matches_any(name, fixed) else leaf, gradient)
 
 
 def checked_model(model: Any) -> Model:
@@ -77,12 +95,12 @@ _ADAPTERS = {
 def mean_gradient(model: Model, params: Tree, x: jax.Array, y: jax.Array, weights: jax.Array) -> Tree:
     """Return the gradient of sum_i weights_i * loss_i over a batch."""
     if model.gradient is not None:
-        return model.gradient(params, x, y, weights)
+        return model.only_trained(model.gradient(params, x, y, weights))
 
     def objective(params: Tree) -> jax.Array:
         return jnp.sum(weights * model.loss(params, x, y))
 
-    return jax.grad(objective)(params)
+    return model.only_trained(jax.grad(objective)(params))
 
 
 def classifier(name: str, init: Callable[[jax.Array], Tree], scores: Callable[[Tree, jax.Array], jax.Array]) -> Model:

@@ -59,7 +59,11 @@ class _ClosedForm:
             slope += _flat(linear)
         if local.start_at is not None:
             slope += mu * (start - _flat(anchor))
-        found = start - _ridge(rows / np.sqrt(len(rows)), mu, slope)
+        free = _flat(local.model.only_trained(jax.tree.map(np.ones_like, anchor))) > 0  # the others are frozen
+        if not free.all():
+            rows, mu, slope = rows[:, free], mu[free] if mu.ndim else mu, slope[free]
+        found = start.copy()
+        found[free] -= _ridge(rows / np.sqrt(len(rows)), mu, slope)
         return _like(anchor, found), local.steps_per_epoch
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedprox.core.compilation import compiled
 from fedprox.core.trees import Tree
 from fedprox.models import Model
+from fedprox.models.untrained import after_step
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.solvers.subproblem import (
     Subproblem,
@@ -101,7 +102,7 @@ def _programs(model: Model, block: int, typical: int) -> tuple[Callable[..., Any
     def evaluate(
         flat: jax.Array, problem: Subproblem, x: jax.Array, y: jax.Array, span: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        params = ravel_pytree(problem.anchor)[1](flat)
+        params = after_step(model, problem.anchor, ravel_pytree(problem.anchor)[1](flat))
         value, gradient = device_value_and_gradient(model, params, x, y, span[0], span[1], block)
         return add_terms_to_value(problem, params, value), ravel_pytree(add_terms(problem, params, gradient))[0]
 

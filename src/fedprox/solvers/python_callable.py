@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -77,6 +77,7 @@ class OpaqueSolver:
     function: Function
     name: str
     is_sgd: bool = False
+    updates_statistics: ClassVar[bool] = True  # what the function returns is taken as it is
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Call the function and check what it returns."""

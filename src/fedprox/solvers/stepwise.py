@@ -19,6 +19,7 @@ from jax import lax
 from fedprox.core.compilation import SMALL, compiled, is_plain_arithmetic, needs_its_first, one_kernel
 from fedprox.core.trees import Tree
 from fedprox.models import Model, mean_gradient
+from fedprox.models.untrained import after_step, training_gradient
 from fedprox.population.loaded_samples import scalar
 from fedprox.solvers.inexactness import gradient_norm_program, inexactness
 from fedprox.solvers.solver import LocalProblem, span
@@ -50,6 +51,11 @@ class Stepwise:
     is_sgd: bool = False
     estimate: Callable[[Callable[[Tree], Tree], Tree, Tree], Tree] = _gradient_itself
     stops_at_gamma_alone: ClassVar[bool] = True  # nothing else ends it before its budget
+
+    @property
+    def updates_statistics(self) -> bool:
+        """Whether the statistics of a model are collected by its steps."""
+        return self.estimate is _gradient_itself
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Take steps up to the budget, or until the iterate is gamma-inexact at the end of an epoch."""
@@ -137,8 +143,13 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
             count = jnp.minimum(batch_size, samples - lax.rem(first + s, per_epoch) * batch_size)
             xs, ys = take(x, y, batch)
             weights = jnp.where(jnp.arange(batch_size) < count, 1.0 / count, 0.0)
-            own = solver.estimate(lambda at: mean_gradient(model, at, xs, ys, weights), params, state)
-            return solver.step(params, add_terms(problem, params, own), state, learning_rate)
+            fresh = None
+            if model.training is None:
+                own = solver.estimate(lambda at: mean_gradient(model, at, xs, ys, weights), params, state)
+            else:
+                own, fresh = training_gradient(model, params, xs, ys, weights)
+            stepped, state = solver.step(params, add_terms(problem, params, own), state, learning_rate)
+            return after_step(model, params, stepped, fresh), state
 
         return lax.fori_loop(0, steps, take_step, (params, state))
 
@@ -166,7 +177,8 @@ def fullbatch_program(model: Model, solver: Stepwise, block: int) -> Callable[..
         def take_step(_: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
             params, state = carry
             gradient = device_gradient(model, params, x, y, begin, count, block)
-            return solver.step(params, add_terms(problem, params, gradient), state, learning_rate)
+            stepped, state = solver.step(params, add_terms(problem, params, gradient), state, learning_rate)
+            return after_step(model, params, stepped), state
 
         return lax.fori_loop(0, steps, take_step, (params, state))
 

@@ -17,6 +17,7 @@ import numpy as np
 from fedprox import methods, solvers
 from fedprox.config import Config
 from fedprox.core.compilation import compiled
+from fedprox.core.errors import ConfigError
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, squared_norm, to_numpy
 from fedprox.engines import Broadcast, Task, device_side
@@ -38,6 +39,11 @@ class Devices:
     """The devices of a run: their losses, gradients and local solutions, computed when asked for."""
 
     def __init__(self, config: Config, population: Population, model: Model, solver: Solver | None = None) -> None:
+        if patterns := config.personal.parameters + config.personal.frozen:
+            raise ConfigError(
+                "`personal.parameters` and `personal.frozen` must be empty for theory, whose theorems are about one "
+                f"model that all devices train; got {patterns}"
+            )
         self._population = population
         self._workers = Workers(config.engine.local_workers)
         self._train = LoadedSamples.of(population.train, model)

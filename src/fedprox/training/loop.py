@@ -36,6 +36,7 @@ from fedprox.measures import Measurer, Measuring
 from fedprox.measures.metrics import Metric, Metrics, build_metrics
 from fedprox.methods import Method, merging, mu
 from fedprox.methods.merging import MergeRule
+from fedprox.methods.parameter_roles import assign_roles
 from fedprox.methods.solver_choice import SolverChoice, choose_solver
 from fedprox.methods.traffic import measure_traffic
 from fedprox.models import Model
@@ -112,14 +113,15 @@ def train(
     model = checked_model(model if model is not None else data.model_for(config, population))
     population = data.match_model(population, model)
     method = method or methods.build(config.method, config.seed)
+    controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
+    check_private(config.privacy, method, controller, population.devices)
+    model, method, measured_model = assign_roles(config, model, method).apply(model, method)
     solver_for = choose_solver(config, solver, method)
     params = initial_params(config, model, population.labels)
     check_losses(model, params, population.train.x, population.train.y)
     replaced = describe_parts(objects, params, fingerprint=out is not None, recorded=recorded)
     own_metrics = Metrics(build_metrics(config.measure, metrics), model, population)
-    controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
     state = State(params, method.start(params), controller)
-    check_private(config.privacy, method, state.controller, population.devices)
     rule = merging.build(config.merge, method, config.privacy)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     check_plan(config, method)
@@ -137,7 +139,7 @@ def train(
         measurer = Measurer(
             population,
             train_data,
-            model,
+            measured_model,
             workers,
             seed=config.seed,
             sample=config.measure.devices,
@@ -146,9 +148,8 @@ def train(
             metrics=own_metrics,
             device_losses=not is_builtin("samplers", config.devices.sampling),
         )
-        folder = None
-        if out is not None:
-            folder = RunFolder(out, config, resume=resume, replaced=replaced)
+        folder = None if out is None else RunFolder(out, config, resume=resume, replaced=replaced)
+        if folder is not None:
             open_until_the_end.callback(folder.close)
         journal = Journal(config, folder, started, replaced)
         parts = RunParts(config, population, method, solver_for, state, rule, traffic, clock)
@@ -263,7 +264,8 @@ class _Run:
         record |= outcome.columns
         if repeated:
             record["repeated"] = repeated
-        return record, _signals(plan, outcome, before, state.params) if self._mu_learns else mu.Signals(None)
+        models = (self.method.shared(before), self.method.shared(state.params))
+        return record, _signals(plan, outcome, *models) if self._mu_learns else mu.Signals(None)
 
     @property
     def _mu_learns(self) -> bool:
@@ -318,7 +320,7 @@ class _Run:
         if self.mechanism is not None:
             seeded = seeded_normals(self.config.seed, Purpose.SERVER_NOISE, plan.round)
             normals = self.parts.server_noise or seeded
-            averaged = self.mechanism.model(state.params, averaged, int(plan.kept.sum()), normals)
+            averaged = self.mechanism.model(method.shared(state.params), averaged, int(plan.kept.sum()), normals)
         if averaged is not None:
             state.params, state.server = method.merge(state.server, state.params, averaged, summed)
 
@@ -337,7 +339,8 @@ class _Run:
         """Measure the model if its round is a measured one; let mu and the outcome see what came of the round."""
         state, clock = self.state, time.perf_counter()
         used_mu = round_record.get("mu", self.method.subproblem_mu(state.controller.mu))
-        measures = self.measurer.measure(state.params) if is_measured(state.round, self.config) else None
+        is_due = is_measured(state.round, self.config)
+        measures = self.measurer.measure(state.params, self._own_models()) if is_due else None
         state.controller = state.controller.after(replace(signals, loss=measures.train_loss if measures else None))
         if not is_builtin("samplers", self.config.devices.sampling) and state.round:
             losses = measures.device_losses if measures else {}
@@ -359,6 +362,14 @@ class _Run:
         }
         self.journal.metrics(record)
         return record
+
+    def _own_models(self) -> dict[int, Tree]:
+        """Return the models of the devices that are measured with one of their own."""
+        state = self.state
+        if not self.method.own_models:
+            return {}
+        remembered = self.engine.secure(state.devices)
+        return {device: self.method.device_model(state.params, each) for device, each in remembered.items()}
 
     def _sent_so_far(self) -> dict[str, Any]:
         on_clock = {} if self.parts.clock is None else {"simulated_seconds": self.state.simulated_seconds}
@@ -398,10 +409,10 @@ class _Run:
         params, folder = self.state.params, self.journal.folder
         if folder is not None:
             self._save()
-            evaluation = self.measurer.per_device(params)
+            evaluation = self.measurer.per_device(params, self._own_models())
             named = [{**row, "name": self.population.name(row["device"])} for row in evaluation]
             folder.finish(flatten_names(params), named, summary)
-        return Result(self.journal.history, self.journal.devices, params, summary)
+        return Result(self.journal.history, self.journal.devices, params, summary, personal=self._own_models())
 
 
 def _signals(plan: RoundPlan, answer: RoundOutcome, before: Tree, after: Tree) -> mu.Signals:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ class Result:
       summary: the outcome in a few values.
       config: the run's config.
       path: the run folder, or None where nothing was written.
+      personal: with `[personal]`, the whole model of each device that has taken part.
     """
 
     history: History
@@ -54,6 +55,7 @@ class Result:
     summary: dict[str, Any]
     config: Config | None = None
     path: Path | None = None
+    personal: Mapping[int, Tree] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Result({outcome_text(self.history, self.summary)})"
