@@ -51,6 +51,8 @@ class DataConfig(PartSection):
     ] = ""
     concentration: Positive = 0.5
     classes_per_device: Count = 2
+    validation: BelowOne = 0.0
+    holdout_devices: BelowOne = 0.0
 
 
 class ModelConfig(PartSection):

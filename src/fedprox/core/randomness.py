@@ -35,6 +35,8 @@ class Purpose(IntEnum):
     FAILURES = 10  # which devices return nothing
     SECOND_DEVICES = 11  # a second, independent draw of devices
     PARTITION = 20  # how samples are divided among devices
+    VALIDATION = 21  # which of a device's training samples are set aside for validation
+    HOLDOUT = 22  # which devices are held out
     SOLVER = 30  # what an opaque solver draws
     LANCZOS = 40  # the vector that an estimate of curvature starts from
     RESAMPLED_DEVICES = 41  # further sets of devices for one round, to estimate an expectation

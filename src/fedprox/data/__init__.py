@@ -20,6 +20,7 @@ from fedprox.models import Model
 from fedprox.population import Population
 from fedprox.population.renumbered import targets
 from fedprox.population.repartition import repartition
+from fedprox.population.set_aside import set_aside
 
 __all__ = [
     "find_settings",
@@ -35,6 +36,7 @@ __all__ = [
     "read_npz",
     "synthetic",
     "synthetic_iid",
+    "with_set_aside",
 ]
 
 
@@ -45,14 +47,25 @@ def load(config: Config) -> Population:
     seed = 0 if data.partition and data.name in SOURCES else data.seed
     population: Population = build_part("data", "data.name", data, {"compat": config.compat}, {"seed": seed})
     check_kind(population, Population, "a Population", "data.name", data.name)
-    if not data.partition:
-        return population
-    return repartition(
+    if data.partition:
+        population = repartition(
+            population,
+            data.partition,
+            data.devices,
+            concentration=data.concentration,
+            classes_per_device=data.classes_per_device,
+            seed=data.seed,
+        )
+    return with_set_aside(config, population)
+
+
+def with_set_aside(config: Config, population: Population) -> Population:
+    """Return a population with the config's shares set aside for validation, unless it has such samples already."""
+    data = config.data
+    return set_aside(
         population,
-        data.partition,
-        data.devices,
-        concentration=data.concentration,
-        classes_per_device=data.classes_per_device,
+        validation=data.validation if population.validation is None else 0.0,
+        holdout_devices=data.holdout_devices if population.holdout is None else 0.0,
         seed=data.seed,
     )
 

@@ -59,7 +59,8 @@ class Comparison:
         for label, histories in self.histories.items():
             finals = [history[-1] for history in histories]
             row: dict[str, Any] = {"method": label, "seeds": len(finals)}
-            for name in ("train_loss", "train_accuracy", "test_accuracy"):
+            aside = [f"{part}_accuracy" for part in ("validation", "holdout") if f"{part}_accuracy" in finals[0]]
+            for name in ("train_loss", "train_accuracy", "test_accuracy", *aside):
                 values = [final[name] for final in finals]
                 row[name], row[f"{name}_deviation"] = _mean_and_deviation(values)
             row["best_test_accuracy"], _ = _mean_and_deviation([_best(history) for history in histories])

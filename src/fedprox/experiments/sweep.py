@@ -46,8 +46,8 @@ class Sweep:
     def table(self) -> list[dict[str, Any]]:
         """Return one row per experiment (means over its seeds), the best first.
 
-        Best is the highest final test accuracy, or without test data the lowest training loss; experiments of which a
-        seed has diverged or exploded come last.
+        Best is the highest final accuracy on validation data, or without such data on test data, or without either the
+        lowest training loss; experiments of which a seed has diverged or exploded come last.
         """
         groups = group_runs(map(load_run, self.done))
         comparison = Comparison(
@@ -151,6 +151,6 @@ def run_grid(jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event
 
 def _worse_to_the_end(row: Mapping[str, Any]) -> tuple[bool, float, float]:
     loss = math.inf if row["train_loss"] is None else row["train_loss"]
-    accuracy = row["test_accuracy"]
+    accuracy = row.get("validation_accuracy", row["test_accuracy"])
     failed = loss == math.inf or row["diverged"] > 0 or row["exploded"] > 0
     return failed, 0.0 if accuracy is None else -accuracy, loss

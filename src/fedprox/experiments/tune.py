@@ -4,8 +4,9 @@
 2. With that rate, mu is chosen on the config as it stands, from {0.001, 0.01, 0.1, 1}: for the config's own method
    where that has a proximal term, and else for FedProx.
 
-A value is judged by the training loss, averaged over the last tenth of the measured rounds and over seeds; values with
-which a run diverges are out. Test data takes no part, so that a test accuracy can still be believed afterwards.
+A value is judged by the loss on validation data (`data.validation`), without such data by the training loss, averaged
+over the last tenth of the measured rounds and over seeds; values with which a run diverges are out. Test data takes no
+part, so that a test accuracy can still be believed afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,12 @@ class Choice:
     key: str
     value: float
     scores: dict[float, float]
+    measure: str = "training"  # or validation: the data that the loss is on
 
     def words(self) -> str:
         """Say what was chosen and how it compares."""
         tried = ", ".join(f"{value:g}: {_loss(score)}" for value, score in sorted(self.scores.items()))
-        text = f"{self.key} = {self.value:g}, with the lowest training loss ({tried})"
+        text = f"{self.key} = {self.value:g}, with the lowest {self.measure} loss ({tried})"
         if len(self.scores) > 1 and self.value in (min(self.scores), max(self.scores)):
             text += "; it is at the end of the range that was tried, so a wider one may hold a better value"
         return text + "."
@@ -111,6 +113,8 @@ def tune(
     )
     tuned = Config.from_dict(with_overrides(base, [f"method.mu={mu.value!r}"]))
     (folder / "tuned.toml").write_text(tuned.to_toml(), encoding="utf-8")
+    if tuned.data.validation:
+        rate, mu = (replace(choice, measure="validation") for choice in (rate, mu))
     return Tuning(rate, mu, tuned)
 
 
@@ -118,7 +122,9 @@ def score(run: SavedRun) -> float:
     """Return the mean training loss of the last tenth of the measured rounds; infinite after a divergence."""
     if run.summary is None or not is_ranked(run.summary):
         return math.inf
-    losses = run.history.column("train_loss")
+    losses = run.history.column("validation_loss" if run.config.data.validation else "train_loss")
+    if any(loss is None for loss in losses):
+        return math.inf
     return statistics.fmean(losses[-max(1, len(losses) // 10) :])
 
 

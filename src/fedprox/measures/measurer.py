@@ -30,7 +30,7 @@ from fedprox.measures.measured_sample import all_devices, draw_measured
 from fedprox.measures.metrics import Metrics
 from fedprox.measures.sample_error import Interval, Totals, interval
 from fedprox.models import Model
-from fedprox.population import Population
+from fedprox.population import Population, Samples
 from fedprox.population.loaded_samples import LoadedSamples
 
 __all__ = ["Measurer", "Measures", "Measuring", "dissimilarity"]
@@ -102,11 +102,13 @@ class Measurer:
         self._with_test = np.diff(population.test.offsets)[devices] > 0
         with_test = replace(measured, devices=devices[self._with_test], weight=measured.weight[self._with_test])
         self._test = DataPass(population.test, LoadedSamples.of(population.test, model), with_test, model)
+        aside = {"validation": population.validation, "holdout": population.holdout}
+        self._aside = {name: _whole_pass(samples, model) for name, samples in aside.items() if samples is not None}
 
     def compile(self, params: Tree) -> None:
         """Compile the passes by running them over no devices."""
-        self._train.compile(params)
-        self._test.compile(params)
+        for each in (self._train, self._test, *self._aside.values()):
+            each.compile(params)
 
     @quiet
     def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> Measures:
@@ -126,9 +128,20 @@ class Measurer:
             dissimilarity=b,
             gradient_variance_interval=variance_interval,
             dissimilarity_interval=b_interval,
-            own=self._metrics.measure(params) if self._metrics is not None else {},
+            own={**self._measure_aside(params), **(self._metrics.measure(params) if self._metrics is not None else {})},
             device_losses=self._device_losses(train) if self._keeps_losses else {},
         )
+
+    def _measure_aside(self, params: Tree) -> dict[str, float | None]:
+        """Return loss and accuracy on what training never sees: validation samples and held-out devices."""
+        found: dict[str, float | None] = {}
+        for name, sums in zip(
+            self._aside, take_passes(tuple(self._aside.values()), params, self._workers), strict=True
+        ):
+            loss = float(sums.loss.sum() / sums.samples.sum())
+            found[f"{name}_loss"] = loss if math.isfinite(loss) else None
+            found[f"{name}_accuracy"] = self._accuracy(sums) if math.isfinite(loss) else None
+        return found
 
     def _device_losses(self, train: PerDevice) -> dict[int, float]:
         return dict(zip(self.devices.tolist(), (train.loss / train.samples).tolist(), strict=True))
@@ -157,6 +170,13 @@ class Measurer:
         if not sums.samples.any() or self._model.predict is None:
             return None
         return float((sums.weight * sums.correct).sum() / (sums.weight * sums.samples).sum())
+
+
+def _whole_pass(samples: Samples, model: Model) -> DataPass:
+    """Return a pass over all devices that have samples."""
+    with_samples = np.flatnonzero(np.diff(samples.offsets))
+    measured = replace(all_devices(len(with_samples)), devices=with_samples)
+    return DataPass(samples, LoadedSamples.of(samples, model), measured, model)
 
 
 def dissimilarity(mean_norm2: float, norm2_of_mean: float) -> float:

@@ -82,6 +82,8 @@ class Population:
       folder: where it is on disk, if that is where it was opened.
       parts: by column, what checks rows of a stored population before they are used.
       labels: what each class is called in the data, or None where classes are called by their numbers.
+      validation: samples of the same devices that are not trained on (`fedprox.population.set_aside`).
+      holdout: the samples of other devices, which take no part in training.
     """
 
     train: Samples
@@ -92,6 +94,8 @@ class Population:
     folder: str = ""
     parts: Mapping[str, RowCheck] = field(default_factory=dict, repr=False, compare=False)
     labels: tuple[Any, ...] | None = None
+    validation: Samples | None = None
+    holdout: Samples | None = None
 
     def __post_init__(self) -> None:
         sizes = np.diff(self.train.offsets)
@@ -263,12 +267,14 @@ def _named(device: Array) -> Array:
     return device.astype(str) if device.dtype.kind == "O" else device
 
 
-def split(offsets: NDArray[np.int64], seed: int, share: float = 0.2) -> NDArray[np.bool_]:
+def split(
+    offsets: NDArray[np.int64], seed: int, share: float = 0.2, purpose: Purpose = Purpose.SPLIT
+) -> NDArray[np.bool_]:
     """Mark floor(share * n_k) of each device's rows as test rows, drawn for (seed, device); never all of them."""
     is_test = np.zeros(int(offsets[-1]), bool)
     for device, (begin, end) in enumerate(pairwise(offsets.tolist())):
         size = end - begin
-        order = np.argsort(words(size, seed, Purpose.SPLIT, device=device), kind="stable")
+        order = np.argsort(words(size, seed, purpose, device=device), kind="stable")
         is_test[begin + order[: min(int(share * size), size - 1)]] = True
     return is_test
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.population.labels import Labels
@@ -33,17 +34,7 @@ def aligned(population: Population, labels: Labels, classes: int) -> Population:
     for code in used:
         table[code] = number[names[code]]
 
-    def renumbered(samples: Samples) -> Samples:
-        return Samples(samples.x, table[samples.y], samples.offsets)
-
-    return replace(
-        population,
-        train=renumbered(population.train),
-        test=renumbered(population.test),
-        classes=len(number),
-        labels=labels,
-        folder="",
-    )
+    return _with_y(population, table, classes=len(number), labels=labels)
 
 
 def targets(population: Population) -> Population:
@@ -52,11 +43,24 @@ def targets(population: Population) -> Population:
         return population
     table = np.asarray(population.labels, np.float32)
 
-    def restored(samples: Samples) -> Samples:
+    return _with_y(population, table, classes=0, labels=None)
+
+
+def _with_y(population: Population, table: NDArray[Any], *, classes: int, labels: Labels) -> Population:
+    """Return the population with table[y] for every y."""
+
+    def renewed(samples: Samples) -> Samples:
         return Samples(samples.x, table[samples.y], samples.offsets)
 
     return replace(
-        population, train=restored(population.train), test=restored(population.test), classes=0, labels=None, folder=""
+        population,
+        train=renewed(population.train),
+        test=renewed(population.test),
+        validation=None if population.validation is None else renewed(population.validation),
+        holdout=None if population.holdout is None else renewed(population.holdout),
+        classes=classes,
+        labels=labels,
+        folder="",
     )
 
 

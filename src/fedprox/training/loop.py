@@ -107,7 +107,7 @@ def train(
     settings = config.to_dict()
     given = Blueprint(settings, model, method, solver, folders() if names_modules(settings) else ())
     objects = {"data": population, "model": model, "method": method, "solver": solver, "mu": mu_controller}
-    population = population or data.load(config)
+    population = data.load(config) if population is None else data.with_set_aside(config, population)
     check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
     check_start(config, population, mu_controller)
     model = checked_model(model if model is not None else data.model_for(config, population))
