@@ -11,7 +11,7 @@ from fedprox import data
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.core.files import read_tensors
-from fedprox.data import read_csv, read_dataset, read_iterator
+from fedprox.data import read_arrow, read_csv, read_dataset, read_iterator
 from fedprox.data.table1 import Statistics
 from fedprox.deploy.device_data import DeviceData
 from fedprox.measures.heterogeneity import Heterogeneity, plot_heterogeneity
@@ -342,3 +342,21 @@ def test_b_and_the_variance_have_axes_of_their_own():
     axes = plot_heterogeneity(population, found).axes
     heights = {each.get_xticklabels()[0].get_text(): each.patches[0].get_height() for each in axes[2:4]}
     assert heights == {"B(w$^0$)": 3.0, "gradient variance": 500.0}
+
+
+def test_a_parquet_file_with_named_columns(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {name: list(column) for name, column in frame().items()}
+    columns["image"] = [[float(k), 0.0] for k in range(8)]
+    parquet.write_table(pyarrow.table(columns), tmp_path / "data.parquet")
+    named = {"y_column": "kind", "device_column": "owner", "test_column": "held"}
+    for x_columns, expected in ((["age", "size"], [[1, 2], [3, 6], [5, 10]]), (["image"], [[1, 0], [3, 0], [5, 0]])):
+        settings = {"name": "arrow", "path": str(tmp_path / "data.parquet"), "x_columns": x_columns, **named}
+        population = data.load(Config.from_dict({"data": settings}))
+        assert (population.labels, population.name(0)) == (("cat", "dog"), "a")
+        assert population.train.of(0)[0].tolist() == expected
+    with pytest.raises(DataError, match="must have the columns kind, who; who is missing"):
+        read_arrow(tmp_path / "data.parquet", y_column="kind", device_column="who")
+    with pytest.raises(ConfigError, match=r"`data.x_columns` must be a list of column names; got 3"):
+        Config.from_dict({"data": {"name": "csv", "path": "x", "x_columns": 3}})

@@ -1,11 +1,12 @@
-"""Tables in Arrow or Parquet files: a column `device`, a column `y`, and the features.
+"""Tables in Arrow or Parquet files: a column of devices, a column of labels or targets, and the features.
 
-The features are a column `x` of lists of one length, or all other columns of numbers in their order. A column `test`
-of true and false marks test rows; without it a fifth of each device's rows is drawn with the seed.
+The features are a column of lists of one length, or columns of numbers. A column of true and false marks test rows;
+without it a fifth of each device's rows is drawn with the seed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,30 @@ from numpy.typing import NDArray
 from fedprox.core.errors import DataError
 from fedprox.core.extras import needs_extra
 from fedprox.core.reading import reading
+from fedprox.data.columns import Columns
 from fedprox.population import Population
 
 __all__ = ["read_arrow"]
 
-_NAMED = ("x", "y", "device", "test")
 
+def read_arrow(
+    path: str | Path,
+    seed: int = 0,
+    *,
+    x_columns: Columns = (),
+    y_column: str = "y",
+    device_column: str = "device",
+    test_column: str = "",
+) -> Population:
+    """Read a Parquet file or an Arrow (Feather) file into a population.
 
-def read_arrow(path: str | Path, seed: int = 0) -> Population:
-    """Read a Parquet file or an Arrow (Feather) file into a population."""
+    Args:
+      x_columns: the columns of features, or one column of lists; by default `x` where there is one, and else all that
+        have no other role.
+      y_column: labels or real targets.
+      device_column: whose row it is; "" puts all rows on one device, for `data.partition` to divide.
+      test_column: true for test rows; by default `test` where there is one.
+    """
     with needs_extra("arrow", "`data.name` = 'arrow'"):
         import pyarrow
         import pyarrow.feather
@@ -34,15 +50,19 @@ def read_arrow(path: str | Path, seed: int = 0) -> Population:
             is_parquet = content.read(4) == b"PAR1"
         table = pyarrow.parquet.read_table(file) if is_parquet else pyarrow.feather.read_table(file)
         table.validate(full=True)  # offsets and lengths that point outside would be read as they are
-        for name in ("y", "device"):
+        marks = test_column or ("test" if "test" in table.column_names else "")
+        roles = [name for name in (y_column, device_column, marks) if name]
+        for name in (*roles, *x_columns):
             if name not in table.column_names:
-                raise DataError(f"data file {path} must have the columns y and device; {name} is missing")
+                raise DataError(
+                    f"data file {path} must have the columns {', '.join([*x_columns, *roles])}; {name} is missing"
+                )
         try:
             return Population.from_arrays(
-                _features(table),
-                _column(table, "y"),
-                _column(table, "device").astype(str),
-                test=_column(table, "test") if "test" in table.column_names else None,
+                _features(table, list(x_columns), roles),
+                _column(table, y_column),
+                _column(table, device_column) if device_column else None,
+                test=_column(table, marks) if marks else None,
                 seed=seed,
             )
         except DataError as error:
@@ -56,17 +76,18 @@ def _column(table: Any, name: str) -> NDArray[Any]:
     return np.asarray(column.to_numpy())
 
 
-def _features(table: Any) -> NDArray[Any]:
-    if "x" in table.column_names:
-        column = table["x"].combine_chunks()
-        if column.null_count:
-            raise DataError("the column x must have a list in every row; some have none")
-        values = column.flatten().to_numpy(zero_copy_only=False)
-        lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))
-        if len(lengths) != 1:
-            raise DataError(f"the column x must have lists of one length; got {lengths.min()} to {lengths.max()}")
-        return values.reshape(len(column), -1)
-    names = [name for name in table.column_names if name not in _NAMED]
+def _features(table: Any, names: list[str], roles: Sequence[str]) -> NDArray[Any]:
+    if not names:
+        names = ["x"] if "x" in table.column_names else [name for name in table.column_names if name not in roles]
     if not names:
         raise DataError("there must be a column x, or columns of numbers beside y and device; found none")
-    return np.stack([_column(table, name) for name in names], axis=1)
+    if len(names) > 1 or not hasattr(table[names[0]].combine_chunks(), "value_lengths"):
+        return np.stack([_column(table, name) for name in names], axis=1)
+    column = table[names[0]].combine_chunks()
+    if column.null_count:
+        raise DataError(f"the column {names[0]} must have a list in every row; some have none")
+    values = column.flatten().to_numpy(zero_copy_only=False)
+    lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))
+    if len(lengths) != 1:
+        raise DataError(f"the column {names[0]} must have lists of one length; got {lengths.min()} to {lengths.max()}")
+    return values.reshape(len(column), -1)

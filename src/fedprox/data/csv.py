@@ -11,18 +11,17 @@ import gzip
 import io
 import zlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedprox.core.errors import DataError
+from fedprox.core.reading import reading, unpacked
+from fedprox.data.columns import Columns
 from fedprox.population import Population
 
 __all__ = ["read_csv"]
-
-Columns = Annotated[tuple[str, ...], Field(description="a list of column names")]
 
 
 def read_csv(
@@ -43,7 +42,8 @@ def read_csv(
       test_column: true or false, or 1 and 0, for test rows; without it a fifth of each device's rows.
     """
     try:
-        table = _read(Path(path))
+        with reading(path, "a readable CSV file"):
+            table = _read(Path(path))
         return Population.from_frame(
             table, list(x_columns), y_column, device_column or None, test=test_column or None, seed=seed
         )
@@ -55,7 +55,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
     try:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+            content = unpacked(gzip.GzipFile(fileobj=io.BytesIO(content)), str(path))
         rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
     except FileNotFoundError:
         raise DataError("it does not exist") from None
