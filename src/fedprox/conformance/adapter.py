@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedprox.config import Config
@@ -38,7 +39,7 @@ def ours(
     nobody = np.zeros(len(y), int)
     population = Population.from_arrays(x, y, device=nobody, test=np.zeros(len(y), bool))
     start = {name: np.asarray(array, np.float32) for name, array in params.items()}
-    model = _model(embedding)
+    model = _model(embedding, tuple((name, array.shape) for name, array in start.items()))
     loaded = LoadedSamples.of(population.train, model)
     solver = {"learning_rate": learning_rate, "batch_size": batch_size}
     config = Config.from_dict({"seed": seed, "solver": solver})
@@ -50,13 +51,13 @@ def ours(
     return {name: np.asarray(array) for name, array in to_numpy(solved[1]).items()}
 
 
-@lru_cache(maxsize=2)
-def _model(embedding: bool) -> Model:
+@lru_cache(maxsize=8)  # one object for one problem, so that compiled programs are found again
+def _model(embedding: bool, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Model:
     def loss(params: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
         inner = params["embedding"][x] if embedding else x @ params["first"]
         return (inner @ params["second"] - y) ** 2 / 2
 
     def init(key: jax.Array) -> Tree:
-        raise ValueError("the conformance problems bring their own parameters")
+        return {name: jnp.zeros(shape) for name, shape in shapes}
 
     return Model("two linear layers", init, loss, predict=None)
