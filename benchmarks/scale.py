@@ -48,7 +48,7 @@ def measure(path: str) -> dict[str, float]:
     population = open_population(path)
     result = {"devices": population.devices, "open_seconds": time.perf_counter() - clock}
     result["open_mb"] = _memory() - before
-    from fedprox.training.loop import train
+    from fedprox.training.train import train
 
     for sampling in ("uniform", "proportional"):
         processor: list[float] = []

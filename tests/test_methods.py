@@ -16,7 +16,7 @@ from fedprox.models import Model
 from fedprox.models import build as build_model
 from fedprox.population import Population
 from fedprox.solvers import Stepwise, sgd
-from fedprox.training.loop import train
+from fedprox.training.train import train
 from reference_methods import DROPS_STRAGGLERS, final_models
 
 METHODS = builtin_names("methods")

@@ -18,7 +18,7 @@ from fedprox.paper.results import Results
 from fedprox.paper.runs import Setting, build_config, build_jobs, config_hash, expected_seconds, run_missing
 from fedprox.paper.scales import SCALES, Subset, find_scale
 from fedprox.population.folder import open_population
-from fedprox.training.loop import train
+from fedprox.training.train import train
 
 
 def setting_of(scale="desk", out="somewhere", seeds=None):

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from fedprox.runs.history import History as History
     from fedprox.runs.reader import SavedRun as SavedRun
     from fedprox.runs.reader import load_run as load_run
-    from fedprox.training.loop import train as train
     from fedprox.training.result import Progress as Progress
     from fedprox.training.result import Result as Result
+    from fedprox.training.train import train as train
 
 _NAMES = {
     "Config": "fedprox.config",
@@ -53,7 +53,7 @@ _NAMES = {
     "compare": "fedprox.experiments.compare",
     "load_run": "fedprox.runs.reader",
     "sweep": "fedprox.experiments.sweep",
-    "train": "fedprox.training.loop",
+    "train": "fedprox.training.train",
     "tune": "fedprox.experiments.tune",
 }
 

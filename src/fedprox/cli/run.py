@@ -44,7 +44,7 @@ def run(
         raise ConfigError("`--out` must be given with --resume: the run folder to continue")
     settled = Config.from_dict(with_overrides(load_settings(config), set_))
     folder = out or next_folder(Path(config).stem)
-    from fedprox.training.loop import train  # after the checks: this imports JAX
+    from fedprox.training.train import train  # after the checks: this imports JAX
 
     with StopOnSignal(signal.SIGINT, signal.SIGTERM) as stop:
         result = train(settled, out=folder, resume=resume, callbacks=[stop], progress=True, track=track)

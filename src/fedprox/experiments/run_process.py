@@ -28,8 +28,8 @@ from fedprox.core.cache import CacheWarning
 from fedprox.core.errors import FedProxError
 from fedprox.core.files import json_line
 from fedprox.core.signals import StopOnSignal
-from fedprox.training.loop import train
 from fedprox.training.result import Callback, Progress
+from fedprox.training.train import train
 
 __all__ = ["main", "run_job"]
 

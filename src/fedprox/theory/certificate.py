@@ -37,7 +37,7 @@ from fedprox.theory.estimates import Smoothness, dissimilarity_along, smoothness
 from fedprox.theory.expectation import FEWEST, Expectation, check_decrease, uncovered
 from fedprox.theory.replay import Devices, largest
 from fedprox.theory.trajectory import Round, Trajectory, again, check_same
-from fedprox.training.loop import train
+from fedprox.training.train import train
 
 __all__ = ["Certificate", "NotCoveredError", "certify"]
 

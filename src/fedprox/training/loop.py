@@ -1,159 +1,43 @@
-"""The loop: sample, give budgets, solve locally, merge, measure, record. It exists once, for every method.
-
->>> result = train({"rounds": 2, "devices": {"stragglers": 0.9}, "method": {"mu": 1.0}})
->>> len(result.history), result.summary["ended"]
-(3, 'finished')
-"""
+"""The loop: plan a round, solve locally, merge, measure, record. It exists once, for every method and every engine."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox import __version__, data, methods
+from fedprox import __version__
 from fedprox.config import Config
-from fedprox.config.part_search import folders
 from fedprox.config.parts import is_builtin
-from fedprox.config.resolution import names_modules
-from fedprox.core.compilation import prepare
 from fedprox.core.errors import RunError
 from fedprox.core.randomness import Purpose
 from fedprox.core.signals import interrupts_between_rounds
-from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_distance
-from fedprox.engines import Blueprint, Broadcast, Engine, RoundOutcome, RoundRequest, Shares
-from fedprox.engines.by_name import EngineSetup, open_engine
-from fedprox.measures import Measurer, Measuring
-from fedprox.measures.metrics import Metric, Metrics, build_metrics
+from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Shares
+from fedprox.measures import Measuring
 from fedprox.methods import Method, merging, mu
 from fedprox.methods.merging import MergeRule
-from fedprox.methods.parameter_roles import assign_roles
-from fedprox.methods.solver_choice import SolverChoice, choose_solver
-from fedprox.methods.traffic import measure_traffic
-from fedprox.models import Model
-from fedprox.models.initial_model import initial_params
-from fedprox.models.loss_shape import check_losses
-from fedprox.models.model import checked_model
-from fedprox.participation.clock import Clock, build_clock
+from fedprox.participation.clock import Clock
 from fedprox.participation.known_devices import update_known
-from fedprox.participation.sampling import check_sampling
 from fedprox.participation.traffic import Traffic
 from fedprox.population import Population
-from fedprox.population.loaded_samples import LoadedSamples
-from fedprox.privacy import Normals, build_accountant, build_mechanism, check_private, seeded_normals
-from fedprox.runs.folder import RunFolder, check_usable, is_measured
-from fedprox.runs.identity import split_config
-from fedprox.runs.replaced import describe_parts
+from fedprox.privacy import Normals, build_accountant, build_mechanism, seeded_normals
+from fedprox.runs.folder import is_measured
 from fedprox.solvers import Solver
-from fedprox.training.cost import check_start
-from fedprox.training.followers import Followers
 from fedprox.training.journal import Journal
-from fedprox.training.plan import RoundPlan, check_plan, plan_round, settle
+from fedprox.training.plan import RoundPlan, plan_round, settle
 from fedprox.training.result import Callback, Progress, Result
 from fedprox.training.round_records import bytes_sent, clipped, finite, gamma_summary, learning_rate, stopped_by
 from fedprox.training.state import State
 from fedprox.training.tasks import build_tasks, gradient_tasks
 
-__all__ = ["RunParts", "run_training", "train"]
-
-
-def train(
-    config: Config | Mapping[str, Any] | str | Path,
-    *,
-    population: Population | None = None,
-    model: Model | None = None,
-    method: Method | None = None,
-    solver: SolverChoice | None = None,
-    mu_controller: mu.MuController | None = None,
-    metrics: Mapping[str, Metric] | None = None,
-    callbacks: Sequence[Callback] = (),
-    out: str | Path | None = None,
-    resume: bool = False,
-    progress: bool = False,
-    track: str | Sequence[str] = (),
-) -> Result:
-    """Run a federated optimisation.
-
-    Args:
-      config: a `Config`, a dict of settings, the path of a TOML file or the name of a recipe.
-      population, model, method, solver, mu_controller: objects that replace what the config names.
-      metrics: functions of labels and predictions by name, beside those of `measure.metrics`.
-      callbacks: called after every round with a `Progress`; one that returns True ends the run.
-      out: the run folder to write; nothing is written without it.
-      resume: continue the run that is in `out`.
-      progress: show a bar on a terminal or in a notebook; elsewhere nothing is printed.
-      track: also write metrics for "tensorboard", "mlflow" or "wandb" (one name or several), beside `out`.
-
-    An interrupt (Ctrl-C) ends the run after its round, with `summary["ended"] == "interrupted"`; a second one at once.
-
-    >>> result = train({"rounds": 1, "data": {"name": "synthetic_iid"}})
-    >>> round(result.history[0]["train_loss"], 4)  # log 10: all classes are equally likely at the start
-    2.3026
-    """
-    started = time.perf_counter()
-    config, recorded = split_config(config)
-    config = Config.of(config)
-    prepare()
-    followers = Followers(config, out, progress=progress, track=track)
-    settings = config.to_dict()
-    given = Blueprint(settings, model, method, solver, folders() if names_modules(settings) else ())
-    objects = {"data": population, "model": model, "method": method, "solver": solver, "mu": mu_controller}
-    population = data.load(config) if population is None else data.with_set_aside(config, population)
-    check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
-    check_start(config, population, mu_controller)
-    model = checked_model(model if model is not None else data.model_for(config, population))
-    population = data.match_model(population, model)
-    method = method or methods.build(config.method, config.seed)
-    controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
-    check_private(config.privacy, method, controller, population.devices)
-    model, method, measured_model = assign_roles(config, model, method).apply(model, method)
-    solver_for = choose_solver(config, solver, method)
-    params = initial_params(config, model, population.labels)
-    check_losses(model, params, population.train.x, population.train.y)
-    replaced = describe_parts(objects, params, fingerprint=out is not None, recorded=recorded)
-    own_metrics = Metrics(build_metrics(config.measure, metrics), model, population)
-    state = State(params, method.start(params), controller)
-    rule = merging.build(config.merge, method, config.privacy)
-    traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
-    check_plan(config, method)
-    clock = build_clock(config, population.devices, traffic)
-    if out is not None:
-        check_usable(Path(out), config, resume=resume, replaced=replaced)  # before a cluster starts
-    with ExitStack() as open_until_the_end:
-        open_until_the_end.enter_context(followers)
-        workers = Workers(config.engine.local_workers)
-        open_until_the_end.callback(workers.close)
-        train_data = LoadedSamples.of(population.train, model)
-        engine = open_engine(
-            EngineSetup(config, given, population, train_data, model, method, solver_for, workers, open_until_the_end)
-        )
-        measurer = Measurer(
-            population,
-            train_data,
-            measured_model,
-            workers,
-            seed=config.seed,
-            sample=config.measure.devices,
-            gradients=config.measure.dissimilarity,
-            weighted=config.compat.weighted,
-            metrics=own_metrics,
-            device_losses=not is_builtin("samplers", config.devices.sampling),
-        )
-        folder = None if out is None else RunFolder(out, config, resume=resume, replaced=replaced)
-        if folder is not None:
-            open_until_the_end.callback(folder.close)
-        journal = Journal(config, folder, started, replaced)
-        parts = RunParts(config, population, method, solver_for, state, rule, traffic, clock)
-        return followers.ended(run_training(parts, engine, measurer, journal, [*callbacks, *followers.callbacks]))
+__all__ = ["RunParts", "run_training"]
 
 
 @dataclass(frozen=True)
