@@ -122,7 +122,7 @@ def test_one_sample_per_device_and_a_batch_larger_than_any_device():
 def test_one_sample_in_all(solver, features):
     """Every index is known then, and what nobody needs must not reach a single kernel."""
     x, y = np.ones((1, features), np.float32), np.array([1])
-    population = Population.from_arrays(x, y, np.array([0]), test=np.array([False]))
+    population = Population.from_arrays(x, y, np.array([0]), test=np.array([False]), classes=2)
     config = {
         "rounds": 2,
         "devices": {"per_round": 1},
