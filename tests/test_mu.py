@@ -258,7 +258,7 @@ def test_a_rule_of_ones_own_sees_how_far_the_devices_went():
 
 def test_auto_warns_of_full_participation():
     settings = {"rounds": 1, "data": {"devices": 3}, "method": {"mu": "auto"}, "solver": {"epochs": 1}}
-    with pytest.warns(UserWarning, match=r"rare when all 3 devices take part .* docs/choosing-mu\.md"):
+    with pytest.warns(UserWarning, match=r"rare when all 3 devices take part .*docs/choosing-mu\.md"):
         fedprox.train({**settings, "devices": {"per_round": 3}})
     with warnings.catch_warnings():
         warnings.simplefilter("error")

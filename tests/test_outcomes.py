@@ -49,7 +49,7 @@ def test_measuring_less_often_says_nothing_of_rounds_not_measured():
 def exploding(**settings):
     return {
         "rounds": 6,
-        "solver": {"learning_rate": 3e38, "epochs": 3},
+        "solver": {"learning_rate": 1e30, "weight_decay": 1.0, "epochs": 3},
         "method": {"mu": 0.0},
         "devices": {"per_round": 3},
         **settings,
