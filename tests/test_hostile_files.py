@@ -73,7 +73,10 @@ def test_unsigned_numbers_beyond_63_bits_are_refused():
         ({"y": np.zeros((4, 2))}, "shapes (4, 4), (4, 2) and (4,)"),
         ({"device": np.zeros((4, 1))}, "and (4, 1)"),
         ({"device": np.zeros(4, "datetime64[s]")}, "device must be numbers or names; got datetime64"),
-        ({"test": np.array([True])}, "one entry for each of the 4 rows, true for test rows; got an array of shape (1,)"),
+        (
+            {"test": np.array([True])},
+            "one entry for each of the 4 rows, true for test rows; got an array of shape (1,)",
+        ),
         ({"test": np.array(["False"] * 4)}, "test must be true or false"),
         ({"y": np.array([0, 1, 2**31 - 2, 0])}, "labels must be at most 1048575"),
     ],
