@@ -75,7 +75,7 @@ def test_unsigned_numbers_beyond_63_bits_are_refused():
         ({"device": np.zeros(4, "datetime64[s]")}, "device must be numbers or names; got datetime64"),
         (
             {"test": np.array([True])},
-            "one entry for each of the 4 rows, true for test rows; got an array of shape (1,)",
+            "each of the 4 rows, true for test rows; got an array of shape (1,)",
         ),
         ({"test": np.array(["False"] * 4)}, "test must be true or false"),
         ({"y": np.array([0, 1, 2**31 - 2, 0])}, "labels must be at most 1048575"),
