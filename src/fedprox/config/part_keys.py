@@ -121,6 +121,14 @@ def passed_always(group: str, value: Any) -> list[str]:
 
 def _parameters(value: Any) -> list[inspect.Parameter]:
     try:
+        return _inspected(value)
+    except TypeError:  # an object that cannot be a key of a cache
+        return _inspected.__wrapped__(value)
+
+
+@functools.lru_cache(maxsize=256)  # samplers and schedules are built in every round
+def _inspected(value: Any) -> list[inspect.Parameter]:
+    try:
         parameters = inspect.signature(value).parameters.values()
     except (TypeError, ValueError):  # some callables written in C have no signature
         return []
