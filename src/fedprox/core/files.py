@@ -26,7 +26,7 @@ _IS_WINDOWS = os.name == "nt"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`; whoever reads it, or a crash at any moment, sees the old file or the new one."""
+    """Replace `path` by `content`: at any moment, also after a crash, the file is the old one or the new one."""
     temporary = path.with_name(f".{path.name}.new")
     try:
         with temporary.open("wb") as file:

@@ -22,7 +22,7 @@ class Releases:
 
     Args:
       folder: the run folder.
-      at_least: the round of the checkpoint that the run goes back to; so many have been sent out.
+      at_least: the round of the checkpoint that the run goes back to, the least number that has been sent out.
     """
 
     def __init__(self, folder: Path, at_least: int) -> None:

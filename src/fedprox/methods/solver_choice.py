@@ -33,9 +33,9 @@ def choose_solver(config: Config, choice: SolverChoice | None, method: Method) -
         return lambda device: _entry(choice, device)
     if callable(choice):
         return _checked(choice, method)
-    everybody = choice or solvers.build(config.solver, config.seed)
-    method.check(everybody)
-    return lambda device: everybody
+    shared_solver = choice or solvers.build(config.solver, config.seed)
+    method.check(shared_solver)
+    return lambda device: shared_solver
 
 
 def _checked(choice: Callable[[int], Solver], method: Method) -> Callable[[int], Solver]:

@@ -215,8 +215,8 @@ class _Run:
         if plan.timed is None:
             return {}
         seconds = plan.timed.seconds(answer.steps, plan.kept)
-        everybody_in = bool(plan.kept.all()) and not plan.work.straggler.any()
-        self.state.simulated_seconds = plan.timed.asked.start + plan.timed.length(seconds, everybody_in)
+        all_replied = bool(plan.kept.all()) and not plan.work.straggler.any()
+        self.state.simulated_seconds = plan.timed.asked.start + plan.timed.length(seconds, all_replied)
         return {"seconds": seconds.tolist(), "bytes": sent}
 
     def _measure(self, round_record: Mapping[str, Any], signals: mu.Signals) -> dict[str, Any] | None:
