@@ -116,7 +116,7 @@ def federation(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deploy")
     out = folder / "run"
     write_project(folder / "app")
-    (folder / "app" / "federation" / "fedprox.toml").write_text(SETTINGS)
+    (folder / "app" / "fedprox.toml").write_text(SETTINGS)
     (folder / "app" / "federation" / "client_app.py").write_text(CLIENT)
     write_keys(folder / "stranger", nodes=1)
     trial = Trial(folder / "trial", 3)

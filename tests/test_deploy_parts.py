@@ -6,7 +6,6 @@ import math
 import re
 import stat
 import struct
-import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -39,10 +38,9 @@ from fedprox.deploy.messages import (
     WrongMessageError,
     read_array,
 )
-from fedprox.deploy.new_project import write_project
 from fedprox.deploy.reply_checks import reason_to_refuse
 from fedprox.deploy.roster import Roster
-from fedprox.deploy.settings import check_deployable, project_settings, run_settings
+from fedprox.deploy.settings import check_deployable
 from fedprox.engines.deadline import Deadline, TimedProblem
 from fedprox.models import linear_regression, softmax_regression
 from fedprox.population.loaded_samples import LoadedSamples, scalar, to_backend
@@ -621,31 +619,6 @@ def test_a_number_beyond_the_population_is_turned_away():
 def test_what_real_devices_cannot_do_is_refused(sections, words):
     with pytest.raises(ConfigError, match=words):
         check_deployable(build_config(**sections))
-
-
-def test_settings_come_from_the_app_and_the_run(tmp_path):
-    write_project(tmp_path / "app", devices=5)
-    config = run_settings(project_settings(tmp_path / "app"), {"set": "rounds=7 method.mu=auto measure.every=1"})
-    assert (config.rounds, config.method.mu, config.deploy.devices) == (7, "auto", 5)
-    check_deployable(config)
-    with pytest.raises(ConfigError, match=r"`deploy.devices` must be the number of devices, at least 1; got 0"):
-        check_deployable(Config())
-    with pytest.raises(ConfigError, match=r"pyproject\.toml"):
-        project_settings(tmp_path)
-
-
-@pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_a_new_project_is_a_flower_app(framework, tmp_path):
-    files = write_project(tmp_path / "app", framework=framework)
-    assert all("@" not in path.read_text() for path in files)
-    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
-    components = project["tool"]["flwr"]["app"]["components"]
-    assert components == {"serverapp": "federation.server_app:app", "clientapp": "federation.client_app:app"}
-    for path in files:
-        if path.suffix == ".py":
-            compile(path.read_text(), str(path), "exec")
-    with pytest.raises(ConfigError, match="must be empty"):
-        write_project(tmp_path / "app")
 
 
 def test_keys_are_private_and_the_certificate_is_signed_for_the_hosts(tmp_path):

@@ -115,7 +115,7 @@ def test_new_apps_in_folders_with_any_name(tmp_path, name):
     write_project(tmp_path / name)
     written = tomllib.loads((tmp_path / name / "pyproject.toml").read_text(encoding="utf-8"))
     assert written["tool"]["flwr"]["app"]["config"]["out"] == str(tmp_path / name / "runs" / "first")
-    assert written["tool"]["flwr"]["app"]["fab-include"] == ["federation/**/*.py", "federation/fedprox.toml"]
+    assert written["tool"]["flwr"]["app"]["fab-include"] == ["federation/**/*.py", "fedprox.toml"]
 
 
 def test_folders_that_cannot_be(tmp_path):
@@ -123,7 +123,7 @@ def test_folders_that_cannot_be(tmp_path):
         with pytest.raises(ConfigError):
             write_project(tmp_path / name)
     shown = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "a b")])
-    assert f"fedprox deploy trial '{tmp_path / 'a b'}'" in shown.stdout
+    assert f"cd '{tmp_path / 'a b'}' && fedprox deploy trial ." in shown.stdout
 
 
 @pytest.mark.parametrize("host", ["", "a" * 64 + ".org", "a b", "x" * 300, "bad\udce9", ".", "a..b", "-"])

@@ -33,7 +33,7 @@ def init(
     framework: Annotated[Framework, typer.Option(help="What the devices train with.")] = Framework.JAX,
     devices: Annotated[int, typer.Option(min=1, max=10**9, help="How many devices there are.")] = 3,
 ) -> None:
-    """Write a Flower app that is ready to run: settings, task, client app and server app.
+    """Write a Flower app that is ready to run: settings, task, client app, server app and a README.
 
     Example: fedprox deploy init hospital --devices 10
     """
@@ -43,7 +43,7 @@ def init(
 
     for path in write_project(folder, framework=framework.value, devices=devices):
         typer.echo(str(path))
-    typer.echo(f"\nTry it on this machine: fedprox deploy trial {shlex.quote(str(folder))} --out runs/trial")
+    typer.echo(f"\nTry it on this machine: cd {shlex.quote(str(folder))} && fedprox deploy trial . --out runs/trial")
 
 
 @commands.command()
@@ -84,13 +84,16 @@ def trial(
     import shutil
     import tempfile
 
+    from fedprox.config.part_search import add_folders
     from fedprox.core.signals import exits_on_termination
     from fedprox.deploy.settings import check_deployable, project_settings, run_settings
     from fedprox.deploy.trial import Trial
     from fedprox.runs.folder import check_usable, read_summary
-    from fedprox.runs.summary_text import summary_lines
+    from fedprox.runs.reader import load_run
+    from fedprox.runs.summary_text import start_lines, summary_lines
 
     overrides = shlex.join(set_)
+    add_folders([str(project.absolute())])  # where Flower finds the parts that the settings name
     config = run_settings(project_settings(project), {"set": overrides})
     check_deployable(config)
     check_usable(out, config, resume=resume)
@@ -106,5 +109,5 @@ def trial(
     if as_json:
         say_json({"out": str(out), "summary": summary})
     else:
-        for text in (*summary_lines(summary), f"run folder: {out}"):
+        for text in (*start_lines(load_run(out).history), *summary_lines(summary), f"run folder: {out}"):
             typer.echo(text)

@@ -53,11 +53,11 @@ class Group:
 
 
 GROUPS: Mapping[str, Group] = {
-    "data": Group(always=frozenset({"compat"})),  # seed is a key: data.seed
-    "models": Group(first=("population",), also="'' for the paper's choice"),
+    "data": Group(always=frozenset({"compat", "config"})),  # seed is a key: data.seed
+    "models": Group(first=("population",), always=frozenset({"seed", "config"}), also="'' for the paper's choice"),
     "methods": Group(),
     "mu": Group(always=frozenset({"seed", "mu", "learning_rate"}), also="a number >= 0"),
-    "solvers": Group(),
+    "solvers": Group(always=frozenset({"seed", "config"})),
     "schedules": Group(first=("learning_rate", "round", "rounds"), is_function=True),
     "samplers": Group(first=("view",), is_function=True),
     "systems": Group(first=("view",), is_function=True),

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-__all__ = ["add_current_folder", "add_folders", "allow_current_folder", "folders"]
+__all__ = ["add_current_folder", "add_folders", "allow_current_folder", "folders", "is_command"]
 
 _allowed: list[str] = []  # the current folder of a command, which is searched last; like sys.path, one per process
 
@@ -18,6 +18,11 @@ _allowed: list[str] = []  # the current folder of a command, which is searched l
 def allow_current_folder() -> None:
     """Let parts of this process be found in the current folder, as commands do."""
     _allowed[:] = [os.getcwd()]
+
+
+def is_command() -> bool:
+    """Return whether parts of this process are found in the current folder."""
+    return bool(_allowed)
 
 
 def add_current_folder() -> None:

@@ -32,7 +32,7 @@ from typing import Any
 from fedprox.config.builtin_parts import BUILTIN
 from fedprox.config.fields import PartSection
 from fedprox.config.part_keys import GROUPS, REQUIRED, part_keys, passed_always, returns_part
-from fedprox.config.part_search import add_current_folder
+from fedprox.config.part_search import add_current_folder, is_command
 from fedprox.core.errors import ConfigError, nearest
 
 __all__ = ["build_part", "builtin_names", "capability", "check_kind", "find_part", "is_builtin"]
@@ -128,7 +128,9 @@ def _imported(path: str, field: str) -> Any:
         found: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a module's own code raises
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"`{field}` must name a module that can be imported ({reason}); got {path!r}") from None
+        is_missing = isinstance(error, ModuleNotFoundError) and module.split(".")[0] == (error.name or "").split(".")[0]
+        hint = "; start the command in the folder that has it" if is_missing and is_command() else ""
+        raise ConfigError(f"`{field}` must name a module that can be imported ({reason}); got {path!r}{hint}") from None
     for part in name.split("."):
         if not hasattr(found, part):
             hint = nearest(part, [each for each in dir(found) if not each.startswith("_")])

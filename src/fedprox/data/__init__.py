@@ -45,7 +45,8 @@ def load(config: Config) -> Population:
     data = config.data
     # what is divided anew is the data prepared with seed 0; data.seed then decides the division
     seed = 0 if data.partition and data.name in SOURCES else data.seed
-    population: Population = build_part("data", "data.name", data, {"compat": config.compat}, {"seed": seed})
+    given = {"compat": config.compat, "config": config}
+    population: Population = build_part("data", "data.name", data, given, {"seed": seed})
     check_kind(population, Population, "a Population", "data.name", data.name)
     if data.partition:
         population = repartition(
@@ -83,7 +84,7 @@ def model_for(config: Config, population: Population) -> Model:
             f"`model.name` must be 'linear_regression' for data whose y are real numbers, not labels; got {name!r}: "
             f"for labels give y as integers or text"
         )
-    return models.build_for(config.model.model_copy(update={"name": name}), population, config.seed)
+    return models.build_for(config.model.model_copy(update={"name": name}), population, config.seed, config)
 
 
 def match_model(population: Population, model: Model) -> Population:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedprox.core.errors import DataError
 from fedprox.population import Population, Samples
 
-__all__ = ["DeviceData", "sizes_only"]
+__all__ = ["DeviceData", "sizes_only", "together"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,25 @@ class DeviceData:
         return Samples(train.x, train.y, offsets)
 
 
+def together(devices: Iterable[DeviceData]) -> Population:
+    """Return the population of all these devices, numbered from 0 in their order, as a simulation needs it.
+
+    >>> one, two = (DeviceData.from_arrays(k, x=[[1.0], [2.0]], y=[0, k], test=[False, True]) for k in (0, 1))
+    >>> population = together([one, two])
+    >>> population.devices, population.classes, len(population.train)
+    (2, 2, 2)
+    """
+    populations = [data.population for data in devices]
+    if len(shapes := {population.shape for population in populations}) > 1:
+        raise DataError(f"the examples of all devices must have one shape; got {', '.join(map(str, sorted(shapes)))}")
+    return Population(
+        _joined([population.train for population in populations]),
+        _joined([population.test for population in populations]),
+        max(population.classes for population in populations),
+        extras=populations[0].extras,
+    )
+
+
 def sizes_only(train: list[int], test: list[int]) -> Population:
     """Return a population of which only the sizes are known, as the server knows it: one entry for each device.
 
@@ -81,6 +101,11 @@ def sizes_only(train: list[int], test: list[int]) -> Population:
 def _alone(samples: Samples, device: int) -> Samples:
     x, y = samples.of(device)
     return Samples(x, y, np.array([0, len(y)]))
+
+
+def _joined(samples: list[Samples]) -> Samples:
+    offsets = np.concatenate([[0], np.cumsum([len(each) for each in samples])]).astype(np.int64)
+    return Samples(np.concatenate([each.x for each in samples]), np.concatenate([each.y for each in samples]), offsets)
 
 
 def _nothing_but_sizes(sizes: list[int]) -> Samples:

@@ -1,4 +1,4 @@
-"""A new Flower app: settings, task, client app and server app, made of our parts and ready to run."""
+"""A new Flower app: settings, task, client app, server app and their simulation, ready to run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ __all__ = ["Framework", "write_project"]
 Framework = Literal["jax", "torch"]
 
 _DEPENDENCY = {"jax": "fedprox[flower]", "torch": "fedprox[flower,torch]"}
+_SOLVER_LINE = {"jax": "", "torch": 'name = "federation.simulation:solver"\n'}
 
 
 def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 3) -> list[Path]:
@@ -23,7 +24,8 @@ def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     [path.name for path in write_project(Path(folder))]
-    ['pyproject.toml', '.gitignore', '__init__.py', 'fedprox.toml', 'task.py', 'client_app.py', 'server_app.py']
+    ['pyproject.toml', 'README.md', 'fedprox.toml', '.gitignore', '__init__.py', 'task.py', 'client_app.py', \
+'server_app.py', 'simulation.py']
     """
     with reading(folder, "a folder for a new app", error=ConfigError):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -38,15 +40,17 @@ def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 
         "dependency": _DEPENDENCY[framework],
         "devices": str(devices),
         "out": out,
+        "solver": _SOLVER_LINE[framework],
     }
     contents = {
         folder / "pyproject.toml": _template("pyproject.toml", values),
+        folder / "README.md": _template("README.md", values),
+        folder / "fedprox.toml": _template("fedprox.toml", values),
         folder / ".gitignore": "runs/\nkeys/\n",  # Flower leaves these out of the app as well
         app / "__init__.py": '"""FedProx on real devices."""\n',
-        app / "fedprox.toml": _template("fedprox.toml", values),
         **{
             app / f"{part}.py": _template(f"{part}-{framework}.py", values)
-            for part in ("task", "client_app", "server_app")
+            for part in ("task", "client_app", "server_app", "simulation")
         },
     }
     try:

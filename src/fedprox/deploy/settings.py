@@ -46,10 +46,10 @@ def resume_flag(run_config: Mapping[str, Any]) -> bool:
 
 def project_settings(project: Path) -> Path:
     """Return the settings file of an app, given the app's folder."""
-    found = sorted(project.glob("*/fedprox.toml"))
-    if not (project / "pyproject.toml").exists() or len(found) != 1:
-        raise ConfigError(f"an app must be a folder with pyproject.toml and one */fedprox.toml; got {project}")
-    return found[0]
+    settings = project / "fedprox.toml"
+    if not (project / "pyproject.toml").exists() or not settings.exists():
+        raise ConfigError(f"an app must be a folder with pyproject.toml and fedprox.toml; got {project}")
+    return settings
 
 
 def check_deployable(config: Config) -> None:

@@ -33,7 +33,7 @@ def choose_solver(config: Config, choice: SolverChoice | None, method: Method) -
         return lambda device: _entry(choice, device)
     if callable(choice):
         return _checked(choice, method)
-    shared_solver = choice or solvers.build(config.solver, config.seed)
+    shared_solver = choice or solvers.build(config.solver, config.seed, config)
     method.check(shared_solver)
     return lambda device: shared_solver
 

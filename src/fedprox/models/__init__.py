@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
-from fedprox.config import ModelConfig
+from fedprox.config import Config, ModelConfig
 from fedprox.config.parts import build_part, check_kind
 from fedprox.models.by_name import Examples
 from fedprox.models.char_transformer import char_transformer
@@ -54,8 +54,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, vectors: ArrayLike | 
     return build_for(ModelConfig(name=name), _Examples(shape, classes, extras))
 
 
-def build_for(config: ModelConfig, population: Examples, seed: int = 0) -> Model:
-    """Return the model that the config names, shaped for a population."""
-    model: Model = build_part("models", "model.name", config, {"population": population, "seed": seed})
+def build_for(config: ModelConfig, population: Examples, seed: int = 0, run: Config | None = None) -> Model:
+    """Return the model that the config names, shaped for a population; `run` is the whole config."""
+    given = {"population": population, "seed": seed, "config": run}
+    model: Model = build_part("models", "model.name", config, given)
     check_kind(model, Model, "a Model", "model.name", config.name)
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["number", "outcome_text", "percent", "summary_lines"]
+__all__ = ["number", "outcome_text", "percent", "start_lines", "summary_lines"]
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -27,6 +27,19 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     if summary["converged_round"] is not None:
         lines.append(f"converged at round {summary['converged_round']}")
     return lines
+
+
+def start_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what the untrained model reached, where that was measured.
+
+    >>> start_lines([{"round": 0, "train_loss": 1.25, "test_accuracy": 0.25}])
+    ['before training: train loss 1.2500, test accuracy 25.0%']
+    """
+    if not history or history[0]["round"] != 0:
+        return []
+    first = history[0]
+    values = f"train loss {number(first['train_loss'], '.4f')}, test accuracy {percent(first['test_accuracy'])}"
+    return [f"before training: {values}"]
 
 
 def outcome_text(history: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None) -> str:

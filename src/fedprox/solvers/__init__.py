@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedprox.config import SolverConfig
+from fedprox.config import Config, SolverConfig
 from fedprox.config.part_keys import part_keys
 from fedprox.config.parts import build_part, find_part
 from fedprox.core.errors import ConfigError
@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 
-def build(config: SolverConfig, seed: int = 0) -> Solver:
-    """Return the solver that the config names, with its keys and its `solver.options`.
+def build(config: SolverConfig, seed: int = 0, run: Config | None = None) -> Solver:
+    """Return the solver that the config names, with its keys and its `solver.options`; `run` is the whole config.
 
     >>> build(SolverConfig(name="lbfgs", options={"memory": 5})).name
     'lbfgs'
@@ -52,7 +52,7 @@ def build(config: SolverConfig, seed: int = 0) -> Solver:
     if "options" not in keys:  # otherwise it takes the table as it is
         own = {name: key for name, key in keys.items() if name not in SolverConfig.model_fields}
         options = checked_options(config.name, config.options, own)
-    solver: Solver = build_part("solvers", "solver.name", config, {"seed": seed}, options)
+    solver: Solver = build_part("solvers", "solver.name", config, {"seed": seed, "config": run}, options)
     if not callable(getattr(solver, "solve", None)) or not isinstance(getattr(solver, "name", None), str):
         raise ConfigError(
             "`solver.name` must name a solver, which has `name` and `solve`, or a callable that returns one; "
