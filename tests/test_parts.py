@@ -1,6 +1,7 @@
 """Parts by name: built-in ones, those of a module, and those of installed packages."""
 
 import importlib
+import io
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import fedprox
 from fedprox.config import Config, with_overrides
@@ -16,6 +18,7 @@ from fedprox.config.parts import builtin_names, find_part
 from fedprox.core.errors import ConfigError
 from fedprox.methods import Method
 from fedprox.population import Population
+from fedprox.report.terminal import comparison_table
 
 HALF = '''
 from dataclasses import dataclass
@@ -400,6 +403,18 @@ def test_metrics_of_ones_own(module, small_population, tmp_path):
     ]:
         with pytest.raises(ConfigError, match=sentence):
             fedprox.train({**SHORT, "measure": measure}, population=small_population)
+    both = fedprox.compare(
+        config, ["fedavg", "fedprox:mu=1"], seeds=2, out=tmp_path / "compared", population=small_population
+    )
+    for row in both.table():
+        assert row["wrong_share"] == pytest.approx(1 - row["test_accuracy"])
+        assert row["wrong_share_deviation"] == pytest.approx(row["test_accuracy_deviation"])
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(comparison_table(both.table()))
+    assert "wrong_share" in shown.getvalue()
+    assert format(both.table()[0]["wrong_share"], ".4g") in shown.getvalue()
+    with pytest.raises(ConfigError, match=r"names of their own; got a second 'seeds'"):
+        fedprox.train(SHORT, population=small_population, metrics={"seeds": max})
     with pytest.raises(ConfigError, match=r"names of their own; got a second 'train_loss'"):
         fedprox.train(SHORT, population=small_population, metrics={"train_loss": max})
 

@@ -10,15 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import fedprox
 from conftest import population_of
 from fedprox.adapters.scipy import scipy_solver
 from fedprox.adapters.torch import from_torch
+from fedprox.cli import app
 from fedprox.core.errors import ConfigError
 from fedprox.engines.calibration import measure_speed
 from fedprox.models import Model, linear_regression, softmax_regression
 from fedprox.participation.budget import minibatches, split_batches
+from fedprox.runs.evaluate import evaluate, predict
 from in_process_ray import cluster_of
 
 POPULATION = population_of([7, 23, 4, 31, 12, 9], test=3)
@@ -113,6 +116,68 @@ def test_one_mechanism_for_every_method_and_engine(method, tmp_path, monkeypatch
     for other in (on_ray, resumed):
         assert same((whole.params, dict(whole.personal)), (other.params, dict(other.personal)))
         assert [row["train_loss"] for row in whole.history] == [row["train_loss"] for row in other.history]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Any:
+    """A run with personal weights in a folder, whose model and data are named by its config."""
+    out = tmp_path_factory.mktemp("personal") / "run"
+    config = {"rounds": 3, "data": {"devices": 5}, "devices": {"per_round": 2}, "solver": {"epochs": 1}}
+    right = {"right": lambda labels, predictions: (labels == predictions).mean()}
+    return fedprox.train({**config, "personal": {"parameters": ["weight"]}}, metrics=right, out=out)
+
+
+def test_metrics_of_ones_own_see_the_model_of_each_device(saved):
+    for row in saved.history:
+        assert row["right"] == pytest.approx(row["test_accuracy"])
+    shared = evaluate_with(saved.params)
+    assert shared != saved.history[-1]["test_accuracy"]  # what the model of the server alone would give
+
+
+def evaluate_with(params: Any) -> float:
+    population = fedprox.data.load(fedprox.Config.from_dict({"data": {"devices": 5}}))
+    scores = population.test.x @ params["weight"].T + params["bias"]
+    return float((scores.argmax(axis=1) == population.test.y).mean())
+
+
+def test_evaluate_measures_each_device_with_its_own_model(saved):
+    found = evaluate(saved.path)
+    assert found["test_accuracy"] == pytest.approx(saved.history[-1]["test_accuracy"])
+    assert found["train_loss"] == pytest.approx(saved.history[-1]["train_loss"], rel=1e-5)
+    assert [row["train_loss"] for row in found["devices"]] == saved_rows(saved)
+    device, model = next(iter(saved.personal.items()))
+    one = evaluate(saved.path, device=device)
+    assert one["test_accuracy"] == pytest.approx(evaluate_with(model))
+    other = fedprox.data.load(fedprox.Config.from_dict({"data": {"devices": 3, "seed": 1}}))
+    with pytest.raises(ConfigError, match=r"`device` must be given for .*, whose devices have models of their own"):
+        evaluate(saved.path, other)
+    assert len(evaluate(saved.path, other, device=device)["devices"]) == 3
+
+
+def saved_rows(result: Any) -> list[float]:
+    return [row["train_loss"] for row in fedprox.load_run(result.path).evaluation]
+
+
+def test_predict_asks_which_device_is_meant(saved, tmp_path):
+    x = np.random.default_rng(0).normal(size=(200, 60)).astype(np.float32)
+    device, model = next(iter(saved.personal.items()))
+    expected = (x @ model["weight"].T + model["bias"]).argmax(axis=1)
+    assert (predict(saved.path, x, device=device) == expected).all()
+    idle = next(device for device in range(5) if device not in saved.personal)
+    assert (predict(saved.path, x, device=idle) != expected).any()
+    np.save(tmp_path / "x.npy", x)
+    command = ["predict", str(saved.path), "--data", str(tmp_path / "x.npy")]
+    named = CliRunner().invoke(app, [*command, "--device", str(device)])
+    assert list(map(int, named.output.split())) == expected.tolist()
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2
+    assert "`device` must be given" in refused.output
+    for number, sentence in ((5, "from 0 to 4; got 5"), (-1, "got -1")):
+        with pytest.raises(ConfigError, match=sentence):
+            predict(saved.path, x, device=number)
+    plain = fedprox.train({"rounds": 1, "data": {"devices": 5}, "devices": {"per_round": 2}}, out=tmp_path / "plain")
+    with pytest.raises(ConfigError, match=r"`device` must be left out for .*, whose devices share one model; got 0"):
+        predict(plain.path, x, device=0)
 
 
 def test_what_is_not_shared_is_not_sent():

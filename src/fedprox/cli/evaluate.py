@@ -11,6 +11,12 @@ from fedprox.cli.app import Json, Overrides, answers_errors, app, say_json
 
 __all__ = ["evaluate", "predict"]
 
+Device = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="K", help="The device whose model is meant, where devices have their own ([personal])."
+    ),
+]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that has ended.")]
 
 
@@ -22,6 +28,7 @@ def evaluate(
         str, typer.Option(help="An .npz file, a LEAF folder or a data set; by default the run's own.")
     ] = "",
     set_: Overrides = [],  # noqa: B006 - Typer reads the default and never changes it
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Measure a saved model on its own data or on other data.
@@ -35,7 +42,7 @@ def evaluate(
     from fedprox.data import load
     from fedprox.runs.evaluate import evaluate
 
-    result = evaluate(run, load(settled) if data or set_ else None)
+    result = evaluate(run, load(settled) if data or set_ else None, device=device)
     if as_json:
         say_json(result)
         return
@@ -51,6 +58,7 @@ def predict(
     run: Run,
     data: Annotated[Path, typer.Option(help="An .npz file with the array x, or an .npy file.")],
     out: Annotated[Path | None, typer.Option(help="An .npy file for the labels; by default they are printed.")] = None,
+    device: Device = None,
 ) -> None:
     """Print the label that a saved model gives each example.
 
@@ -61,7 +69,7 @@ def predict(
     from fedprox.core.errors import DataError
     from fedprox.runs.evaluate import predict, read_examples
 
-    labels = predict(run, read_examples(data))
+    labels = predict(run, read_examples(data), device=device)
     if out is None:
         typer.echo("\n".join(map(str, labels.tolist())))
         return

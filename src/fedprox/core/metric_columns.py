@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["KNOWN_COLUMNS", "own_columns", "own_text"]
+__all__ = ["KNOWN_COLUMNS", "RESERVED_NAMES", "own_columns", "own_text", "own_values"]
 
 KNOWN_COLUMNS = frozenset(
     {
@@ -17,6 +17,12 @@ KNOWN_COLUMNS = frozenset(
 )
 """The columns that are the library's own."""
 
+RESERVED_NAMES = KNOWN_COLUMNS | {
+    *("method", "seeds", "stragglers", "best_test_accuracy"),
+    *("diverged", "exploded", "first_diverged_round", "first_exploded_round"),
+}
+"""What no metric can be called: those columns, and the others of a comparison's table."""
+
 
 def own_columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the names of a user's metrics in rows of `metrics.jsonl`, in the order in which they first appear.
@@ -26,6 +32,15 @@ def own_columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """
     named = {name: isinstance(value, (int, float, type(None))) for row in rows for name, value in row.items()}
     return [name for name, is_number in named.items() if is_number and name not in KNOWN_COLUMNS]
+
+
+def own_values(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return a user's metrics in the row of a comparison's table, where each stands beside its deviation.
+
+    >>> own_values({"method": "fedavg", "train_loss": 0.5, "f1": 0.25, "f1_deviation": None})
+    {'f1': 0.25}
+    """
+    return {name: row[name] for name in row if f"{name}_deviation" in row and name not in KNOWN_COLUMNS}
 
 
 def own_text(row: Mapping[str, Any], separator: str = "  ") -> str:

@@ -15,6 +15,7 @@ from fedprox.config.parts import is_builtin
 from fedprox.config.recipes import load_settings
 from fedprox.config.resolution import keys_of_section, takes_mu
 from fedprox.core.errors import ConfigError, FedProxError, RunError, input_error
+from fedprox.core.metric_columns import own_columns
 from fedprox.experiments.given_objects import check_job_continues
 from fedprox.experiments.scheduler import Ended, Event, Job
 from fedprox.experiments.unfinished import run_unfinished
@@ -54,14 +55,13 @@ class Comparison:
     summaries: dict[str, list[dict[str, Any]]]
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one row per variant: means over seeds of the final values, and what became of the runs."""
+        """Return one row per variant: means over seeds of the final values, own metrics included, and outcomes."""
         rows = []
         for label, histories in self.histories.items():
             finals = [history[-1] for history in histories]
             row: dict[str, Any] = {"method": label, "seeds": len(finals)}
-            aside = [f"{part}_accuracy" for part in ("validation", "holdout") if f"{part}_accuracy" in finals[0]]
-            for name in ("train_loss", "train_accuracy", "test_accuracy", *aside):
-                values = [final[name] for final in finals]
+            for name in ("train_loss", "train_accuracy", "test_accuracy", *own_columns(finals)):
+                values = [final.get(name) for final in finals]
                 row[name], row[f"{name}_deviation"] = _mean_and_deviation(values)
             row["best_test_accuracy"], _ = _mean_and_deviation([_best(history) for history in histories])
             for outcome in ("diverged", "exploded"):

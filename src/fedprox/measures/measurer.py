@@ -128,7 +128,7 @@ class Measurer:
             dissimilarity=b,
             gradient_variance_interval=variance_interval,
             dissimilarity_interval=b_interval,
-            own={**self._measure_aside(params), **(self._metrics.measure(params) if self._metrics is not None else {})},
+            own={**self._measure_aside(params), **(self._metrics.measure(params, own) if self._metrics else {})},
             device_losses=self._device_losses(train) if self._keeps_losses else {},
         )
 

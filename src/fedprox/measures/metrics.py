@@ -3,8 +3,9 @@
     def f1(labels, predictions): ...        # two arrays, one entry per example -> a number, or a dict of numbers
 
 Labels and predictions are those of all test examples, pooled over the devices (of the training examples where there is
-no test data). From a config, `measure.metrics = ["mine:f1"]`; from Python, `train(…, metrics={"f1": f1})`. The number
-stands in `metrics.jsonl` as `f1`; of a dict, the entry `macro` stands there as `f1_macro`.
+no test data); the examples of a device with a model of its own are predicted by that model. From a config,
+`measure.metrics = ["mine:f1"]`; from Python, `train(…, metrics={"f1": f1})`. The number stands in `metrics.jsonl` as
+`f1`; of a dict, the entry `macro` stands there as `f1_macro`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fedprox.config import MeasureConfig
 from fedprox.config.parts import find_part
 from fedprox.core.compilation import compiled
 from fedprox.core.errors import ConfigError, RunError
-from fedprox.core.metric_columns import KNOWN_COLUMNS
+from fedprox.core.metric_columns import RESERVED_NAMES
 from fedprox.core.trees import Tree
 from fedprox.models import Model
 from fedprox.population import Population
@@ -43,13 +44,11 @@ class Metrics:
         self._samples = population.test if len(population.test) else population.train
         self._predict = compiled(model.predict) if metrics and model.predict is not None else None
 
-    def measure(self, params: Tree) -> dict[str, float | None]:
-        """Return every metric of a model, None where it is not finite."""
+    def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> dict[str, float | None]:
+        """Return every metric of a model, None where it is not finite; `own` are models of some devices."""
         if self._predict is None:
             return {}
-        x, y = self._samples.x, np.asarray(self._samples.y)
-        predicted = [np.asarray(self._predict(params, x[i : i + _ROWS])) for i in range(0, len(y), _ROWS)]
-        predictions = np.concatenate(predicted)
+        y, predictions = np.asarray(self._samples.y), self._predictions(self._predict, params, own or {})
         found: dict[str, float | None] = {}
         for name, metric in self._metrics.items():
             value = metric(y, predictions)
@@ -58,6 +57,19 @@ class Metrics:
             )
             found |= {key: _number(key, each) for key, each in named.items()}
         return found
+
+    def _predictions(self, predict: Callable[..., Any], params: Tree, own: Mapping[int, Tree]) -> NDArray[Any]:
+        """Return the prediction of every example: of the devices in `own` by their models, of all others by one."""
+        x, offsets = self._samples.x, self._samples.offsets
+        found = [np.asarray(predict(params, x[i : i + _ROWS])) for i in range(0, len(x), _ROWS)]
+        predictions = np.concatenate(found).copy()
+        for device, model in own.items():
+            begin, end = int(offsets[device]), int(offsets[device + 1])
+            for i in range(begin, end, _ROWS):
+                rows = min(_ROWS, end - i)
+                padded = x[np.minimum(np.arange(i, i + _padded(rows)), end - 1)]  # few sizes, so few compilations
+                predictions[i : i + rows] = np.asarray(predict(model, padded))[:rows]
+        return predictions
 
 
 def build_metrics(config: MeasureConfig, given: Mapping[str, Metric] | None = None) -> dict[str, Metric]:
@@ -76,8 +88,17 @@ def build_metrics(config: MeasureConfig, given: Mapping[str, Metric] | None = No
     return metrics
 
 
+def _padded(rows: int) -> int:
+    """Return the power of two, at least 32, that so many rows are filled up to.
+
+    >>> _padded(5), _padded(33)
+    (32, 64)
+    """
+    return max(32, 1 << (rows - 1).bit_length())
+
+
 def _add(metrics: dict[str, Metric], name: str, metric: Metric) -> None:
-    if name in metrics or name in KNOWN_COLUMNS:
+    if name in metrics or name in RESERVED_NAMES:
         raise ConfigError(f"`measure.metrics` must have names of their own; got a second {name!r}")
     metrics[name] = metric
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedprox.core.metric_columns import own_text
+from fedprox.core.metric_columns import own_text, own_values
 from fedprox.runs.summary_text import number, percent
 
 __all__ = ["RunBars", "along_table", "comparison_table"]
@@ -56,10 +56,11 @@ class RunBars:
 
 
 def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the rows of a comparison as a table."""
+    """Return the rows of a comparison as a table, with a column for each metric of a user's own."""
+    own = list(dict.fromkeys(name for row in rows for name in own_values(row)))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method")
-    for heading in ("train loss", "train acc", "test acc", "best test acc", "diverged"):
+    for heading in ("train loss", "train acc", "test acc", "best test acc", *own, "diverged"):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(
@@ -68,6 +69,7 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             percent(row["train_accuracy"]) + _deviation(row["train_accuracy_deviation"], ".1f", 100),
             percent(row["test_accuracy"]) + _deviation(row["test_accuracy_deviation"], ".1f", 100),
             percent(row["best_test_accuracy"]),
+            *(number(row.get(name), ".4g") + _deviation(row.get(f"{name}_deviation"), ".2g", 1) for name in own),
             _outcome(row),
         )
     return table

@@ -21,7 +21,7 @@ from fedprox.core.errors import RunFolderError
 from fedprox.core.files import read_tensors, write_tensors
 from fedprox.runs.record_file import Beginning, read_beginning
 
-__all__ = ["RECORDS", "Checkpoint", "find_checkpoint", "keep_previous", "write_checkpoint"]
+__all__ = ["RECORDS", "Checkpoint", "by_owner", "find_checkpoint", "keep_previous", "write_checkpoint"]
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 RECORDS = ("metrics", "devices")
@@ -52,6 +52,22 @@ def write_checkpoint(
     """Write the last checkpoint of a run folder; `run` says which run it is of, `marks` what its records hold."""
     values = {"format": _FORMAT, "round": checkpoint.round, "run": run, "records": marks, "state": checkpoint.state}
     write_tensors(_last(folder), checkpoint.tensors, values)
+
+
+def by_owner(tensors: Mapping[str, Any]) -> dict[str, Tensors]:
+    """Return the arrays of a state by what they belong to: params, server, device.0, device.1, ...
+
+    >>> by_owner({"params.bias": 1, "device.3.bias": 2})
+    {'params': {'bias': 1}, 'device.3': {'bias': 2}}
+    """
+    groups: dict[str, Tensors] = {}
+    for name, array in tensors.items():
+        owner, _, rest = name.partition(".")
+        if owner == "device":
+            device, _, rest = rest.partition(".")
+            owner = f"device.{device}"
+        groups.setdefault(owner, {})[rest] = array
+    return groups
 
 
 def keep_previous(folder: Path) -> None:

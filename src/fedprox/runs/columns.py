@@ -106,6 +106,7 @@ class RunSummary(TypedDict):
     workers: NotRequired[int]
     devices: NotRequired[int]
     train_samples: NotRequired[int]
+    own_models: NotRequired[bool]  # whether devices have models of their own
     versions: NotRequired[dict[str, str]]
     replaced: NotRequired[dict[str, dict[str, Any]]]
 

@@ -12,16 +12,18 @@ from numpy.typing import NDArray
 from fedprox import data
 from fedprox.config import Config, with_overrides
 from fedprox.core.compilation import compiled, prepare
-from fedprox.core.errors import DataError, RunFolderError
+from fedprox.core.errors import ConfigError, DataError, RunFolderError
 from fedprox.core.files import read_tensors
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, to_numpy, unflatten_names
 from fedprox.measures import Measurer
+from fedprox.methods import Method
 from fedprox.models import Model
 from fedprox.population import Population
 from fedprox.population.labels import Labels, decode
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.population.renumbered import aligned, targets
+from fedprox.runs.own_models import choose_device_model, read_own_models
 from fedprox.runs.reader import SavedRun, load_run
 from fedprox.runs.replaced import Replaced, check_present, check_replaced, describe_parts
 
@@ -30,16 +32,26 @@ __all__ = ["data_settings", "evaluate", "predict", "read_examples"]
 _ROWS = 4096  # predicted at a time
 
 
-def evaluate(path: str | Path, population: Population | None = None, *, model: Model | None = None) -> dict[str, Any]:
+def evaluate(
+    path: str | Path,
+    population: Population | None = None,
+    *,
+    model: Model | None = None,
+    method: Method | None = None,
+    device: int | None = None,
+) -> dict[str, Any]:
     """Measure the final model of a run folder on `population`, by default on the run's own data.
 
-    Data and a model that were given to `train` as objects are given again, as `population` and `model`. Returns
+    Data, a model and a method that were given to `train` as objects are given again. With `[personal]` each device is
+    measured with its own model on the run's own data; on other data a `device` must be named, whose model is measured
+    on all of them. Returns
     `train_loss`, `train_accuracy`, `test_loss`, `test_accuracy` (over all examples of that part), and `devices`: one
     record per device, as in evaluation.jsonl. Labels of other data are numbered as the run numbered its own.
     """
     prepare()
     run = load_run(path)
     check_present(path, _parts(run, "data", "model"), {"data": population, "model": model})
+    is_own = population is None or "data" in run.replaced
     known = population if "data" in run.replaced else data.load(run.config)
     if known is None:
         raise RunFolderError(f"{path} has no data of its own that can be loaded")
@@ -48,12 +60,17 @@ def evaluate(path: str | Path, population: Population | None = None, *, model: M
         known = population = aligned(known, labels, known.classes if labels is None else len(labels))
     population = known if population is None else aligned(population, labels, known.classes)
     model, params = _model(run, known, population.shape, population.classes, model)
+    own = read_own_models(run, model, params, method)
+    if device is not None:
+        params, own = choose_device_model(run, params, own, device), {}
+    elif own is not None and not is_own:
+        raise _device_needed(run)
     if model.predict is None:
         population = targets(population)
     workers = Workers(run.config.engine.local_workers)
     try:
         measurer = Measurer(population, LoadedSamples.of(population.train, model), model, workers, gradients=False)
-        rows = measurer.per_device(params)
+        rows = measurer.per_device(params, own)
     finally:
         workers.close()
     result: dict[str, Any] = {"examples": len(population.train) + len(population.test)}
@@ -69,12 +86,19 @@ def evaluate(path: str | Path, population: Population | None = None, *, model: M
 
 
 def predict(
-    path: str | Path, x: NDArray[Any], *, population: Population | None = None, model: Model | None = None
+    path: str | Path,
+    x: NDArray[Any],
+    *,
+    population: Population | None = None,
+    model: Model | None = None,
+    method: Method | None = None,
+    device: int | None = None,
 ) -> NDArray[Any]:
     """Return the label that the final model of a run folder gives each example of `x` (rows, ...).
 
-    Data and a model that were given to `train` as objects are given again, as `population` and `model`; with a model
-    the data are not needed. Labels are called what they were called in the run's data.
+    Data, a model and a method that were given to `train` as objects are given again; with a model the data are not
+    needed. With `[personal]` the model is that of a `device`. Labels are called what they were called in the run's
+    data.
     """
     prepare()
     x = np.asarray(x)
@@ -91,9 +115,18 @@ def predict(
     model, params = _model(run, known, x.shape[1:], 0, model)
     if model.predict is None:
         raise RunFolderError(f"the model {model.name} of {path} gives no labels")
+    own = read_own_models(run, model, params, method)
+    if device is not None:
+        params = choose_device_model(run, params, own, device)
+    elif own is not None:
+        raise _device_needed(run)
     classify = compiled(model.predict)
     classes = np.concatenate([np.asarray(classify(params, x[i : i + _ROWS])) for i in range(0, len(x), _ROWS)])
     return decode(classes, _labels(run))
+
+
+def _device_needed(run: SavedRun) -> ConfigError:
+    return ConfigError(f"`device` must be given for {run.path}, whose devices have models of their own; got none")
 
 
 def data_settings(run: str | Path, source: str, overrides: list[str]) -> Config:

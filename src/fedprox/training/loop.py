@@ -282,6 +282,7 @@ class _Run:
             **self.journal.summary(ended, self.state.round),
             **({"privacy": spent} if spent else {}),
             **self._sent_so_far(),
+            **({"own_models": True} if self.method.own_models else {}),
             "compile_seconds": compile_seconds,
             "workers": self.engine.workers,
             "devices": self.population.devices,

@@ -12,6 +12,7 @@ from fedprox.core.trees import Tree, flatten_names, unflatten_names
 from fedprox.methods import Method
 from fedprox.methods.mu import MuController, restore
 from fedprox.participation.known_devices import KnownDevice, read_known, write_known
+from fedprox.runs.checkpoint import by_owner
 
 __all__ = ["State"]
 
@@ -49,13 +50,7 @@ class State:
 
     def go_back(self, round: int, tensors: Mapping[str, Any], values: Mapping[str, Any], method: Method) -> None:
         """Become the state that `tensors` and `values` were taken of."""
-        groups: dict[str, Tensors] = {}
-        for name, array in tensors.items():
-            group, _, rest = name.partition(".")
-            if group == "device":
-                device, _, rest = rest.partition(".")
-                group = f"device.{device}"
-            groups.setdefault(group, {})[rest] = array
+        groups = by_owner(tensors)
         self.round = round
         self.params = unflatten_names(groups.pop("params"), like=self.params)
         self.server = unflatten_names(groups.pop("server", {}), like=self.server)

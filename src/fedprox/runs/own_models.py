@@ -1,0 +1,59 @@
+"""The models of devices that have one of their own, read from a run folder.
+
+The model of the server is in `model.safetensors`; what devices keep to themselves (`[personal]`) is in the checkpoint.
+A device that has not taken part has its personal parameters as they were at the start.
+"""
+
+from __future__ import annotations
+
+from fedprox import methods
+from fedprox.core.errors import ConfigError, RunFolderError
+from fedprox.core.trees import Tree, unflatten_names
+from fedprox.methods import Method
+from fedprox.methods.parameter_roles import assign_roles
+from fedprox.models import Model
+from fedprox.runs.checkpoint import by_owner, find_checkpoint
+from fedprox.runs.identity import run_identity
+from fedprox.runs.reader import SavedRun
+from fedprox.runs.replaced import check_present, check_replaced, describe_parts
+
+__all__ = ["choose_device_model", "read_own_models"]
+
+
+def read_own_models(run: SavedRun, model: Model, params: Tree, method: Method | None = None) -> dict[int, Tree] | None:
+    """Return the whole model of each device that has taken part; None where all devices share one.
+
+    `method` is the one that was given to `train`, where one was.
+    """
+    if not (run.summary or {}).get("own_models", False):
+        return None
+    recorded = {part: record for part, record in run.replaced.items() if part == "method"}
+    check_present(run.path, recorded, {"method": method})
+    if recorded:
+        check_replaced(run.path, recorded, describe_parts({"method": method}, params))
+    plain = method if method is not None else methods.build(run.config.method, run.config.seed)
+    divided = assign_roles(run.config, model, plain).of_method(plain)
+    found = find_checkpoint(run.path, run_identity(run.config, run.replaced))
+    if found is None:
+        raise RunFolderError(f"{run.path} holds no checkpoint, which has what its devices keep to themselves")
+    like = divided.start_device(params)
+    try:
+        remembered = {
+            int(owner.removeprefix("device.")): unflatten_names(named, like=like)
+            for owner, named in by_owner(found.checkpoint.tensors).items()
+            if owner.startswith("device.")
+        }
+    except ValueError as error:
+        raise RunFolderError(f"the checkpoint of {run.path} does not fit its model: {error}") from None
+    return {device: divided.device_model(params, state) for device, state in remembered.items()}
+
+
+def choose_device_model(run: SavedRun, params: Tree, own: dict[int, Tree] | None, device: int) -> Tree:
+    """Return the model of one device of a run."""
+    if own is None:
+        raise ConfigError(f"`device` must be left out for {run.path}, whose devices share one model; got {device}")
+    count = (run.summary or {}).get("devices")
+    if device < 0 or (isinstance(count, int) and device >= count):
+        last = "" if count is None else f" from 0 to {count - 1}"
+        raise ConfigError(f"`device` must be the number of a device of {run.path}{last}; got {device}")
+    return own.get(device, params)
