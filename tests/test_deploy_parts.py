@@ -610,10 +610,7 @@ def test_a_number_beyond_the_population_is_turned_away():
     [
         ({"systems": {"model": "clock"}}, r"`systems.model` must be 'stragglers' on real devices.*got 'clock'"),
         ({"deploy": {"min_replies": 4}}, r"`deploy.min_replies` must be at most 3, `devices.per_round`; got 4"),
-        (
-            {"measure": {"metrics": ["statistics:correlation"]}},
-            r"`measure.metrics` must be empty on real devices",
-        ),
+        ({"measure": {"devices": 2}}, r"`measure.devices` must be 0 on real devices, all of which measure; got 2"),
     ],
 )
 def test_what_real_devices_cannot_do_is_refused(sections, words):

@@ -37,6 +37,7 @@ from fedprox.deploy.settings import run_settings
 from fedprox.engines import device_side
 from fedprox.engines.deadline import Deadline
 from fedprox.measures import Measurer
+from fedprox.measures.metrics import Metrics, build_metrics
 from fedprox.methods import Method, Posed
 from fedprox.methods.solver_choice import choose_solver
 from fedprox.models import Model as LocalModel
@@ -124,6 +125,7 @@ class Device:
         self.like = flatten_names(self._like)
         self._loaded = LoadedSamples.of(data.population.train, model)
         self._mechanism = build_mechanism(config)
+        self._metrics = Metrics(build_metrics(config.measure), model, data.population)
         method = method or methods.build(config.method, config.seed)
         solver_for = choose_solver(config, solver, method)
         self._side = device_side(config, data.samples, self._loaded, model, method, solver_for)
@@ -179,6 +181,7 @@ class Device:
             row["test_loss"],
             row["test_accuracy"],
             None if gradient is None else flatten_names(gradient),
+            {name: math.nan if value is None else value for name, value in self._metrics.measure(params).items()},
         )
 
     def _measurer(self) -> Measurer:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from flwr.app import MessageType
 
 from fedprox.config import Config
+from fedprox.config.parts import is_builtin
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_norm
 from fedprox.deploy.message_exchange import Post
 from fedprox.deploy.messages import Evaluation, Introduction, Model, Named, attempt
+from fedprox.deploy.pooled_metrics import pool_metrics, wrong_metrics
 from fedprox.deploy.roster import Roster
 from fedprox.measures import Measures, dissimilarity
+from fedprox.measures.metrics import Metric, build_metrics
 
 __all__ = ["ReportMeasurer", "pooled", "reason_to_ignore"]
 
@@ -32,6 +36,8 @@ class ReportMeasurer:
 
     def __init__(self, config: Config, roster: Roster, post: Post) -> None:
         self._config, self._roster, self._post = config, roster, post
+        self._metrics = build_metrics(config.measure)
+        self._keeps_losses = not is_builtin("samplers", config.devices.sampling)
         self._reports: dict[int, Evaluation] = {}
         self._reported: Tree = None  # the model that the reports are of
 
@@ -40,21 +46,31 @@ class ReportMeasurer:
 
     def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> Measures | None:
         """Return the measures over the devices that report; None where none does, which says nothing of the model."""
-        self._ask(params)
-        return pooled(self._reports, gradient=self._config.measure.dissimilarity) if self._reports else None
+        self._ask(params, own)
+        if not self._reports:
+            return None
+        measures = pooled(self._reports, gradient=self._config.measure.dissimilarity, metrics=self._metrics)
+        if not self._keeps_losses:
+            return measures
+        return replace(measures, device_losses={device: one.train_loss for device, one in self._reports.items()})
 
     def per_device(self, params: Tree, own: Mapping[int, Tree] | None = None) -> list[dict[str, Any]]:
         """Return the last report of each device; one that did not report has samples 0 and nothing else."""
         if self._reported is not params:
-            self._ask(params)
+            self._ask(params, own)
         return _evaluation_rows(self._reports, self._roster.devices)
 
-    def _ask(self, params: Tree) -> None:
+    def _ask(self, params: Tree, own: Mapping[int, Tree] | None) -> None:
+        """Ask every device to measure the model; one with a model of its own is sent that in its place."""
         deploy, named = self._config.deploy, flatten_names(params)
-        question = Model(named).to_records()
+        common = Model(named).to_records()
         nodes = {self._roster.node(device): device for device in self._roster.devices}
+        questions = {
+            node: Model(flatten_names(own[device])).to_records() if own and device in own else common
+            for node, device in nodes.items()
+        }
         wait = deploy.deadline + deploy.grace if deploy.deadline else 0.0
-        answers = self._post.ask(dict.fromkeys(nodes, question), MessageType.EVALUATE, seconds=wait)
+        answers = self._post.ask(questions, MessageType.EVALUATE, seconds=wait)
         self._reports, self._reported = {}, params
         for node, answer in answers.items():
             device, problem = nodes[node], answer.problem
@@ -68,14 +84,17 @@ class ReportMeasurer:
         if report is None:
             return problem
         said = self._roster.samples(device)
-        problem = reason_to_ignore(report, said, params, gradient=self._config.measure.dissimilarity)
+        wants_gradient = self._config.measure.dissimilarity
+        problem = reason_to_ignore(report, said, params, gradient=wants_gradient, metrics=self._metrics)
         if problem is None:
             self._reports[device] = report
         return problem
 
 
-def reason_to_ignore(evaluation: Evaluation, said: Introduction, params: Named, *, gradient: bool) -> str | None:
-    """Return why a report cannot be counted, or None for a good one."""
+def reason_to_ignore(
+    evaluation: Evaluation, said: Introduction, params: Named, *, gradient: bool, metrics: Iterable[str] = ()
+) -> str | None:
+    """Return why a report cannot be counted, or None for a good one; `metrics` are the names of those asked for."""
     sizes, expected = (evaluation.train_samples, evaluation.test_samples), (said.train_samples, said.test_samples)
     if sizes != expected:
         return f"it reports on {sizes} training and test samples, but introduced itself with {expected}"
@@ -85,17 +104,23 @@ def reason_to_ignore(evaluation: Evaluation, said: Introduction, params: Named, 
     for accuracy in (evaluation.train_accuracy, evaluation.test_accuracy):
         if accuracy is not None and not 0 <= accuracy <= 1:
             return f"an accuracy must be in [0, 1]; got {accuracy}"
-    if gradient:
-        shapes = {name: array.shape for name, array in (evaluation.gradient or {}).items()}
-        if shapes != {name: array.shape for name, array in params.items()}:
-            return "its gradient does not have the shapes of the model"
-        if not all(np.isfinite(array).all() for array in (evaluation.gradient or {}).values()):
-            return "its gradient is not finite"
+    if reason := wrong_metrics(evaluation.metrics, metrics):
+        return reason
+    return _wrong_gradient(evaluation.gradient or {}, params) if gradient else None
+
+
+def _wrong_gradient(gradient: Named, params: Named) -> str | None:
+    if {name: array.shape for name, array in gradient.items()} != {name: each.shape for name, each in params.items()}:
+        return "its gradient does not have the shapes of the model"
+    if not all(np.isfinite(array).all() for array in gradient.values()):
+        return "its gradient is not finite"
     return None
 
 
 @quiet
-def pooled(reports: Mapping[int, Evaluation], *, gradient: bool) -> Measures:
+def pooled(
+    reports: Mapping[int, Evaluation], *, gradient: bool, metrics: Mapping[str, Metric] | None = None
+) -> Measures:
     """Return the measures over the devices that reported, at least one.
 
     >>> report = Evaluation(3, 1.0, 1.0, 0, None, None), Evaluation(1, 5.0, 0.0, 0, None, None)
@@ -121,6 +146,7 @@ def pooled(reports: Mapping[int, Evaluation], *, gradient: bool) -> Measures:
         _share([(one.test_samples, one.test_accuracy) for one in known]),
         variance,
         b,
+        own=pool_metrics(known, metrics or {}),
         reports=len(known),
     )
 

@@ -6,7 +6,8 @@
                    query: nothing
                    query.gradient: w^t
     back           train: w_k, steps, seconds, samples per second, F_k(w^t), gamma
-                   evaluate: loss and accuracy on its samples; where the dissimilarity is measured, grad F_k(w)
+                   evaluate: loss, accuracy and the config's metrics on its samples; where the dissimilarity is
+                   measured, grad F_k(w)
                    query: its number and how many samples it has
                    query.gradient: grad F_k(w^t)
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -49,6 +50,7 @@ __all__ = [
 Named = dict[str, NDArray[Any]]
 
 _ARRAYS, _LINEAR, _ANCHOR, _START, _VALUES = "arrays", "linear", "anchor", "start", "values"
+_METRIC = "metric."  # before the name of a metric
 _MOST_SAMPLES = 2**31 - 1  # of a device, as of a population
 _REASON = 200  # characters of a reason that may hold what a node has sent
 Result = TypeVar("Result")
@@ -188,11 +190,13 @@ class Evaluation:
     test_loss: float | None
     test_accuracy: float | None
     gradient: Named | None = None  # grad F_k
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of `measure.metrics`; NaN: no value
 
     def to_records(self) -> RecordDict:
         """Return the message."""
         names = ("train_samples", "train_loss", "train_accuracy", "test_samples", "test_loss", "test_accuracy")
         values = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        values |= {f"{_METRIC}{name}": value for name, value in self.metrics.items()}
         return _records(values, self.gradient)
 
     @classmethod
@@ -211,6 +215,7 @@ class Evaluation:
             known("test_loss"),
             known("test_accuracy"),
             _arrays(records, _ARRAYS, like) if _ARRAYS in records.array_records else None,
+            {key.removeprefix(_METRIC): _number(values, key) for key in values if key.startswith(_METRIC)},
         )
 
 

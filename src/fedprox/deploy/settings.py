@@ -75,11 +75,6 @@ def check_deployable(config: Config) -> None:
         raise ConfigError(
             f"`measure.devices` must be 0 on real devices, all of which measure; got {config.measure.devices}"
         )
-    if config.measure.metrics:
-        raise ConfigError(
-            "`measure.metrics` must be empty on real devices, which report losses and accuracies but no predictions; "
-            f"got {config.measure.metrics}"
-        )
     if config.privacy.noise_multiplier and config.privacy.where == "client":
         for key in ("dissimilarity", "gamma"):
             if getattr(config.measure, key):

@@ -6,6 +6,9 @@ Labels and predictions are those of all test examples, pooled over the devices (
 no test data); the examples of a device with a model of its own are predicted by that model. From a config,
 `measure.metrics = ["mine:f1"]`; from Python, `train(…, metrics={"f1": f1})`. The number stands in `metrics.jsonl` as
 `f1`; of a dict, the entry `macro` stands there as `f1_macro`.
+
+A real device computes a metric over its own examples; the values are averaged with weights n_k, or added up where the
+function has the attribute `adds_up = True`.
 """
 
 from __future__ import annotations

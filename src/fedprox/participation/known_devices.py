@@ -17,7 +17,7 @@ class KnownDevice(NamedTuple):
     Attributes:
       last_round: the round in which it was last chosen.
       loss: F_k of the model after that round; None where it was not measured.
-      seconds: what that round took on the simulated clock; None without a clock.
+      seconds: what that round took, on the simulated clock or as a real device measured it; None where neither is.
     """
 
     last_round: int
