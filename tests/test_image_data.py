@@ -15,7 +15,7 @@ from fedprox.cli import app
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.data import cifar10, fashion_mnist
-from fedprox.data.fetch import check
+from fedprox.data.checksums import check
 from fedprox.data.sources import SOURCES, File, population_path
 from fedprox.population.folder import open_population, read_manifest
 from shared_data import real
@@ -141,10 +141,10 @@ def test_fashion_mnist(tmp_path):
 def test_a_gzipped_file_that_was_packed_again_is_known_by_its_content(tmp_path):
     path = tmp_path / "file.gz"
     path.write_bytes(gzip.compress(b"content"))
-    inside = "sha256:ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73"
-    check(path, File("file.gz", (), "md5:" + "0" * 32, inside))
-    with pytest.raises(DataError, match="must have the md5 checksum"):
-        check(path, File("file.gz", (), "md5:" + "0" * 32, "sha256:" + "0" * 64))
+    inside = "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73"
+    check(path, File("file.gz", (), "0" * 64, inside))
+    with pytest.raises(DataError, match="must have the SHA-256"):
+        check(path, File("file.gz", (), "0" * 64, "0" * 64))
 
 
 def test_pooled_data_is_prepared_once_for_all_seeds():

@@ -12,7 +12,7 @@ import typer
 from fedprox.cli.app import Json, Overrides, answers_errors, app, error_console, output_console, say_json
 
 if TYPE_CHECKING:
-    from fedprox.data.fetch import Progress
+    from fedprox.data.partial_download import Progress
     from fedprox.data.sources import Source
     from fedprox.models import Model
     from fedprox.population import Population
@@ -73,15 +73,16 @@ def fetch(name: Name, from_: From = [], use: Use = [], as_json: Json = False) ->
 
     Example: fedprox data fetch mnist
     """
+    from fedprox.data.checksums import sha256
     from fedprox.data.fetch import fetch
 
     with _bars() as progress:
         files = fetch(_source(name), from_, use, progress)
     if as_json:
-        say_json({what: str(path) for what, path in files.items()})
+        say_json({what: {"file": str(path), "sha256": sha256(path)} for what, path in files.items()})
         return
     for path in files.values():
-        typer.echo(str(path))
+        typer.echo(f"{sha256(path)}  {path}")
 
 
 @commands.command()
@@ -227,7 +228,8 @@ def _say_statistics(name: str, folder: Path, as_json: bool) -> None:
         typer.echo(f"{left_out} devices have no training data and are left out ({first})")
     typer.echo(f"{manifest['devices_without_test_data']} devices have no test data")
     for key, value in manifest["about"].items():
-        typer.echo(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+        listed = [f"{name} {item}" for name, item in value.items()] if isinstance(value, dict) else value
+        typer.echo(f"{key}: {', '.join(listed) if isinstance(listed, list) else listed}")
     typer.echo(f"population: {folder}")
 
 

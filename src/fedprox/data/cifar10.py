@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
+from fedprox.data.checksums import digests
 from fedprox.data.pooled import standardised, write_pooled
 
 __all__ = ["BATCHES", "prepare", "read_batch"]
@@ -42,7 +43,7 @@ def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
         raise DataError(f"{found} must hold {BATCHES[0]} to {BATCHES[-1]}; there is none of them")
     images, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
     test_images, test_labels = batches[_TEST]
-    about: dict[str, Any] = {"data": "cifar10", "files": [found.name]}
+    about: dict[str, Any] = {"data": "cifar10", "files": [found.name], "sha256": digests([found])}
     if len(images) < 50_000 or len(test_images) < _ROWS:
         about["part"] = f"{len(images):,} of 50,000 training and {len(test_images):,} of 10,000 test images"
     x, x_test = standardised(images, test_images, axes=(0, 1, 2))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fedprox.core.errors import DataError
 from fedprox.core.randomness import Purpose, generator
 from fedprox.core.reading import check_archive, reading
+from fedprox.data.checksums import digests
 from fedprox.data.idx import parse_idx
 from fedprox.data.table1 import PAPER, nearest_draw
 from fedprox.population.writer import PopulationWriter
@@ -38,7 +39,7 @@ def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
     x = 1 - images.reshape(len(images), -1).astype(np.float32) / 255
     attempt = nearest_draw(PAPER["femnist"], lambda attempt: sizes(seed, attempt))
     hands = [_Dealer(np.flatnonzero(labels == letter), seed, letter) for letter in range(LETTERS)]
-    about = {"data": "femnist", "seed": seed, "draw": attempt, "files": [file.name]}
+    about = {"data": "femnist", "seed": seed, "draw": attempt, "files": [file.name], "sha256": digests([file])}
     with PopulationWriter(out, classes=LETTERS, about=about) as writer:
         for device, size in enumerate(sizes(seed, attempt)):
             tests = int(size) // 5

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.core.randomness import Purpose, generator
+from fedprox.data.checksums import digests
 from fedprox.data.idx import read_idx
 from fedprox.data.table1 import PAPER, nearest_draw
 from fedprox.population import split
@@ -46,6 +47,7 @@ def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
         "draw": attempt,
         "pixels": "0 to 255",
         "files": sorted(path.name for path in files.values()),
+        "sha256": digests(files.values()),
     }
     with PopulationWriter(out, classes=DIGITS, about=about) as writer:
         for device in range(DEVICES):

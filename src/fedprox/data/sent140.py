@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.core.randomness import Purpose, generator
+from fedprox.data.checksums import digests
 from fedprox.data.table1 import PAPER, nearest_draw
 from fedprox.data.text_files import open_bytes
 from fedprox.data.word_vectors import PADDING, UNKNOWN, read_vectors
@@ -62,6 +63,7 @@ def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
         "data": "sent140",
         "seed": seed,
         "files": [tweet_file.name, vector_file.name],
+        "sha256": digests(files.values()),
         "vectors": f"{vector_file.name}, {vectors.shape[1]} dimensions, {len(numbers)} words",
     }
     offsets = np.cumsum([0, *map(len, devices.values())])

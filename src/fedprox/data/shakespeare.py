@@ -23,15 +23,17 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.core.randomness import Purpose, generator
+from fedprox.data.checksums import digests
 from fedprox.data.plays import parse_plays, role_name
 from fedprox.data.table1 import PAPER, nearest_draw
 from fedprox.data.text_files import read_text
 from fedprox.population.writer import PopulationWriter
 
-__all__ = ["ALPHABET", "WINDOW", "encode", "prepare", "read_roles", "windows"]
+__all__ = ["ALPHABET", "WINDOW", "check_edition", "encode", "prepare", "read_roles", "windows"]
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 WINDOW = 80
+_FEWEST_ROLES, _FEWEST_CHARACTERS = 500, 3_000_000  # of an edition; one of 36 plays has 1,294 and 4,201,869
 
 _CODES = np.full(128, ALPHABET.index(" "), np.uint8)
 _CODES[[ord(letter) for letter in ALPHABET]] = np.arange(len(ALPHABET))
@@ -54,7 +56,14 @@ def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
         return np.sort(random.choice(len(names), devices, replace=False))
 
     attempt = nearest_draw(paper, lambda attempt: sizes[chosen(attempt)])
-    about = {"data": "shakespeare", "seed": seed, "draw": attempt, "files": [file.name], "roles": len(names)}
+    about = {
+        "data": "shakespeare",
+        "seed": seed,
+        "draw": attempt,
+        "files": [file.name],
+        "sha256": digests([file]),
+        "roles": len(names),
+    }
     with PopulationWriter(out, classes=len(ALPHABET), about=about) as writer:
         for index in chosen(attempt):
             x, y = windows(texts[names[index]])
@@ -84,6 +93,16 @@ def encode(text: str) -> NDArray[np.uint8]:
     plain = unicodedata.normalize("NFKD", text.translate(_PLAIN))
     kept = "".join(letter for letter in plain if not unicodedata.combining(letter))
     return _CODES[np.frombuffer(kept.encode("ascii", "replace").replace(b"\x00", b" "), np.uint8)]
+
+
+def check_edition(file: Path) -> None:
+    """Refuse a download that is not an edition of all works: a web page, a single play, or a part that was cut off."""
+    said = [len(text) for text in read_roles(file).values()]
+    if len(said) < _FEWEST_ROLES or sum(said) < _FEWEST_CHARACTERS:
+        raise DataError(
+            f"{file} must be an edition of the Complete Works, with at least {_FEWEST_ROLES:,} roles that say "
+            f"{_FEWEST_CHARACTERS:,} characters; got {len(said):,} and {sum(said):,}"
+        )
 
 
 def read_roles(file: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ the folder where downloads are kept.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,15 +19,17 @@ __all__ = ["SOURCES", "File", "Need", "Source", "downloads", "find", "home", "po
 
 @dataclass(frozen=True)
 class File:
-    """One file: its name, where it can be downloaded (mirrors in order) and its checksum (`algorithm:hex`).
+    """One file: its name, where it can be downloaded (mirrors in order), and how a download is checked.
 
-    A gzipped file that was packed again has another checksum; `content` is that of what is inside.
+    A gzipped file that was packed again has another checksum; `content` is that of what is inside. Where no checksum is
+    known, `examine` reads the file and raises `DataError` unless it holds what it should.
     """
 
     name: str
     urls: tuple[str, ...] = ()
-    checksum: str | None = None
+    sha256: str | None = None
     content: str | None = None
+    examine: Callable[[Path], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,16 +58,21 @@ class Source:
 
 def _mnist(name: str, checksum: str) -> Need:
     mirrors = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
-    return Need(name, (File(name, tuple(mirror + name for mirror in mirrors), f"md5:{checksum}"),))
+    return Need(name, (File(name, tuple(mirror + name for mirror in mirrors), checksum),))
 
 
 def _fashion_mnist(name: str, checksum: str, content: str) -> Need:
     mirrors = (
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
     )
-    file = File(name, tuple(mirror + name for mirror in mirrors), f"md5:{checksum}", f"sha256:{content}")
-    return Need(name, (file,), "fashion-mnist")
+    return Need(name, (File(name, tuple(mirror + name for mirror in mirrors), checksum, content),), "fashion-mnist")
+
+
+def _examine_edition(path: Path) -> None:
+    from fedprox.data.shakespeare import check_edition
+
+    check_edition(path)
 
 
 SOURCES: Mapping[str, Source] = {
@@ -75,10 +82,14 @@ SOURCES: Mapping[str, Source] = {
             "mnist",
             "handwritten digits, two per device",
             (
-                _mnist("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-                _mnist("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
-                _mnist("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
-                _mnist("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
+                _mnist(
+                    "train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+                ),
+                _mnist(
+                    "train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+                ),
+                _mnist("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+                _mnist("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
             ),
         ),
         Source(
@@ -91,7 +102,7 @@ SOURCES: Mapping[str, Source] = {
                         File(
                             "gzip.zip",
                             ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
-                            "md5:58c8d27c78d21e728a6bc7b3cc06412e",
+                            "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
                         ),
                         File("emnist_aj.npz"),
                     ),
@@ -112,12 +123,18 @@ SOURCES: Mapping[str, Source] = {
                                 "https://www.gutenberg.org/files/100/old/old/1994-01-100.zip",
                                 "https://www.gutenberg.org/files/100/old/1994-01-100.zip",
                             ),
+                            examine=_examine_edition,
                         ),
                         File(
                             "t8.shakespeare.txt",
                             ("https://ocw.mit.edu/ans7870/6/6.006/s08/lecturenotes/files/t8.shakespeare.txt",),
+                            examine=_examine_edition,
                         ),
-                        File("pg100.txt", ("https://www.gutenberg.org/cache/epub/100/pg100.txt",)),
+                        File(
+                            "pg100.txt",
+                            ("https://www.gutenberg.org/cache/epub/100/pg100.txt",),
+                            examine=_examine_edition,
+                        ),
                         File("100-0.txt"),
                         File("leaf_roles_1994.json.gz"),
                         File("will_play_text.csv.bz2"),
@@ -135,10 +152,8 @@ SOURCES: Mapping[str, Source] = {
                     (
                         File(
                             "trainingandtestdata.zip",
-                            (
-                                "https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",
-                                "http://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",
-                            ),
+                            ("https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",),
+                            "004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57",
                         ),
                         File("training.1600000.processed.noemoticon.csv"),
                         File("sent140_partial.csv.gz"),
@@ -154,6 +169,7 @@ SOURCES: Mapping[str, Source] = {
                                 "https://nlp.stanford.edu/data/glove.6B.zip",
                                 "https://huggingface.co/stanfordnlp/glove/resolve/main/glove.6B.zip",
                             ),
+                            "617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
                         ),
                         File("glove6B_100d_f16.npz"),
                         File("glove6B_50d_f16.npz"),
@@ -172,7 +188,7 @@ SOURCES: Mapping[str, Source] = {
                         File(
                             "cifar-10-binary.tar.gz",
                             ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
-                            "md5:c32a1d4ab5d03f1284b67883e8d87530",
+                            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
                         ),
                         File("data_batch_1.bin"),
                         File("data_batch_1.bin.gz"),
@@ -188,22 +204,22 @@ SOURCES: Mapping[str, Source] = {
             (
                 _fashion_mnist(
                     "train-images-idx3-ubyte.gz",
-                    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
                     "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
                 ),
                 _fashion_mnist(
                     "train-labels-idx1-ubyte.gz",
-                    "25c81989df183df01b3e8a0aad5dffbe",
+                    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
                     "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
                 ),
                 _fashion_mnist(
                     "t10k-images-idx3-ubyte.gz",
-                    "bef4ecab320f06d8554ea6380940ec79",
+                    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
                     "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
                 ),
                 _fashion_mnist(
                     "t10k-labels-idx1-ubyte.gz",
-                    "bb300cfdad3c16e7a12a480ee83cd310",
+                    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
                     "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
                 ),
             ),

@@ -1,7 +1,4 @@
-import hashlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -10,72 +7,8 @@ from typer.testing import CliRunner
 from fedprox.cli import app
 from fedprox.core.errors import DataError
 from fedprox.data import read_arrow, read_iterator
-from fedprox.data.fetch import fetch
-from fedprox.data.sources import File, Need, Source
 from fedprox.population import Population
 from fedprox.population.writer import save_population
-
-CONTENT = bytes(range(256)) * 40_000
-
-
-@pytest.fixture
-def server():
-    """Serves CONTENT with ranges at /whole, half of it before it hangs up at /breaks, and nothing at /gone."""
-    asked = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            begin = int(self.headers.get("Range", "bytes=0-")[6:-1])
-            asked.append((self.path, begin))
-            if self.path == "/gone":
-                self.send_error(404)
-                return
-            self.send_response(206 if begin else 200)
-            self.send_header("Content-Length", str(len(CONTENT) - begin))
-            self.end_headers()
-            body = CONTENT[begin:]
-            self.wfile.write(body[: len(body) // 2] if self.path == "/breaks" else body)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def _source(urls, checksum=None):
-    return Source("toy", "", (Need("the toy", (File("toy.bin", tuple(urls), checksum),)),))
-
-
-def test_a_mirror_takes_over_and_goes_on_where_the_first_stopped(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDPROX_DATA", str(tmp_path))
-    address, asked = server
-    told = []
-    checksum = "md5:" + hashlib.md5(CONTENT).hexdigest()
-    source = _source([f"{address}/gone", f"{address}/breaks", f"{address}/whole"], checksum)
-    files = fetch(source, progress=lambda *args: told.append(args))
-    assert files["the toy"].read_bytes() == CONTENT
-    assert [path for path, _ in asked] == ["/gone", "/breaks", "/whole"]
-    assert 0 < asked[2][1] <= len(CONTENT) // 2
-    assert told[-1] == ("toy.bin", len(CONTENT), len(CONTENT))
-    assert [path.name for path in (tmp_path / "files" / "toy").iterdir()] == ["toy.bin"]
-    fetch(source)
-    assert len(asked) == 3  # found, not asked for again
-
-
-def test_a_wrong_checksum_is_refused(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDPROX_DATA", str(tmp_path))
-    address, _ = server
-    with pytest.raises(DataError, match=r"what arrived has another checksum.*--from"):
-        fetch(_source([f"{address}/whole"], "md5:" + "0" * 32))
-    (tmp_path / "toy.bin").write_bytes(b"cut off")
-    with pytest.raises(DataError, match=r"toy.bin must have the md5 checksum 0+; got"):
-        fetch(_source([], "md5:" + "0" * 32), [tmp_path])
 
 
 def test_commands_say_what_is_missing(tmp_path, monkeypatch):
