@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import fedprox
 from fedprox.core.errors import DataError
 from fedprox.population import Population, Samples
-from fedprox.population.folder import open_population, read_manifest, verify_population
+from fedprox.population.folder import manifest_digest, open_population, read_manifest, verify_population
 from fedprox.population.writer import PopulationWriter, save_population
 
 
@@ -130,7 +130,7 @@ def test_damage_is_found(tmp_path):
     ("change", "message"),
     [
         (lambda m: m.update(format="other"), "must be the manifest of a population"),
-        (lambda m: m.update(version=99), "must have version 1; got 99"),
+        (lambda m: m.update(version=99), "must have version 2; got 99"),
         (lambda m: m["columns"].pop("train_y"), "must list the column 'train_y'"),
         (lambda m: m["columns"]["train_y"].pop("dtype"), "must give dtype, shape and begins of train_y"),
         (lambda m: m["columns"].update({"../x": {}}), "without folders"),
@@ -140,6 +140,7 @@ def test_a_wrong_manifest_is_refused(tmp_path, change, message):
     path = save_population(_population(), tmp_path / "p")
     manifest = read_manifest(path)
     change(manifest)
+    manifest["sha256"] = manifest_digest(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match=message):
         open_population(path)
@@ -184,6 +185,7 @@ def _rewrite(folder, name, change, digests=False):
     (folder / f"{name}.npy").write_bytes(raw)
     if digests:
         schema["parts"] = [zlib.crc32(data.tobytes())]
+        manifest["sha256"] = manifest_digest(manifest)
         (folder / "manifest.json").write_text(json.dumps(manifest))
 
 

@@ -347,6 +347,29 @@ def test_the_folder_of_a_dead_process_is_removed_and_that_of_a_living_one_stays(
     other.close()
 
 
+@pytest.mark.parametrize("address", ["", "127.0.0.1:6379"])
+def test_a_termination_while_a_cluster_starts_ends_with_its_code(tmp_path, monkeypatch, address):
+    from fedprox.engines.ray import cluster
+
+    utilities = pytest.importorskip("ray._private.utils")
+    stopped = []
+
+    def init(**arguments):
+        utilities.set_sigterm_handler(lambda number, frame: sys.exit(number))  # as Ray does
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    fake = SimpleNamespace(init=init, shutdown=lambda: stopped.append(True), is_initialized=lambda: False)
+    monkeypatch.setattr(cluster, "_import_ray", lambda: fake)
+    monkeypatch.setattr(cluster, "_checked", lambda address: "127.0.0.1")
+    before = signal.getsignal(signal.SIGTERM), utilities.set_sigterm_handler
+    with pytest.raises(SystemExit) as ended:
+        Cluster(address, 0)
+    assert ended.value.code == 143
+    assert stopped  # also what was half started
+    assert (signal.getsignal(signal.SIGTERM), utilities.set_sigterm_handler) == before
+
+
 # real clusters from here on
 
 

@@ -7,11 +7,13 @@ process that writes to the same folder is then not noticed.
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-__all__ = ["is_locked", "try_lock"]
+__all__ = ["can_lock", "is_locked", "open_own", "try_lock"]
 
 posix: ModuleType | None = None
 windows: Any = None
@@ -22,6 +24,21 @@ if posix is None:
         import msvcrt as windows
 
 _BYTE = 1 << 30  # Windows forbids others to read what is locked, so this lies beyond the end of the file
+
+
+def can_lock() -> bool:
+    """Return whether this system has locks."""
+    return posix is not None or windows is not None
+
+
+def open_own(path: Path) -> IO[bytes]:
+    """Open a regular file of our own in a shared folder; a pipe or link that others put there is not waited for."""
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
+    found = os.fstat(number)
+    if not stat.S_ISREG(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
+        os.close(number)
+        raise PermissionError(f"{path} is not a file of our own")
+    return os.fdopen(number, "rb")
 
 
 def try_lock(file: IO[bytes]) -> bool:

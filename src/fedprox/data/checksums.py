@@ -64,6 +64,6 @@ def _content(path: Path) -> str:
     """Return the SHA-256 of what a gzipped file holds."""
     try:
         with gzip.open(path) as content:
-            return hashlib.file_digest(Bounded(content, str(path)), "sha256").hexdigest()  # type: ignore[arg-type]
+            return hashlib.file_digest(Bounded(content, str(path)), "sha256").hexdigest()
     except (OSError, EOFError, zlib.error):
         return ""

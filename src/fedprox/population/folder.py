@@ -9,8 +9,8 @@
 Each column is an ordinary `.npy` file whose data begin at a multiple of 64 bytes, so that NumPy maps it and JAX reads
 it in place: memory is used only for the devices that take part. A folder is written in one pass, a block of devices
 at a time, under a temporary name, and renamed when it is whole. Opening checks that every column has the bytes the
-manifest says, and the offsets; samples and labels are checked in parts before a round or a measurement uses them;
-`verify` reads everything and compares its checksums.
+manifest says, the offsets, the extra arrays and the manifest itself; samples and labels are checked in parts before a
+round or a measurement uses them, names when they are asked for; `verify` reads everything and compares its checksums.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from fedprox.core.errors import DataError
 from fedprox.population import Population, Samples
 from fedprox.population.column_parts import ColumnParts
 
-__all__ = ["FORMAT", "VERSION", "open_population", "read_manifest", "verify_population"]
+__all__ = ["FORMAT", "VERSION", "manifest_digest", "open_population", "read_manifest", "verify_population"]
 
 Array = NDArray[Any]
-FORMAT, VERSION = "fedprox-population", 1
+FORMAT, VERSION = "fedprox-population", 2
+_WITHOUT_DIGEST = 1  # the version before, which is still read
 _BLOCK = 64 << 20  # bytes read at once
 _DATA = ("train_x", "train_y", "test_x", "test_y")
 
@@ -39,8 +40,8 @@ _DATA = ("train_x", "train_y", "test_x", "test_y")
 class _Names(Sequence[str]):
     """The names of all devices, decoded one by one when they are asked for."""
 
-    def __init__(self, text: Array, offsets: Array) -> None:
-        self._text, self._offsets = text, offsets
+    def __init__(self, text: Array, offsets: Array, parts: ColumnParts | None) -> None:
+        self._text, self._offsets, self._parts = text, offsets, parts
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -51,37 +52,66 @@ class _Names(Sequence[str]):
         index = int(device) + (len(self) if device < 0 else 0)
         if not 0 <= index < len(self):
             raise IndexError(f"there are {len(self)} devices; got {device}")
-        return bytes(self._text[self._offsets[index] : self._offsets[index + 1]]).decode()
+        begin, end = int(self._offsets[index]), int(self._offsets[index + 1])
+        if self._parts is not None:
+            self._parts.check(begin, end)
+        return bytes(self._text[begin:end]).decode()
 
 
 def open_population(path: str | Path, *, verify: bool = False) -> Population:
     """Open a population folder without reading its data; with `verify`, read them all and check them first."""
     folder = Path(path)
+    while True:
+        before = _identity(folder)
+        try:
+            population = _opened(folder, verify)
+        except DataError:
+            if _identity(folder) == before:
+                raise
+        else:
+            if _identity(folder) == before:
+                return population
+        # the folder was replaced by another while it was opened
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = folder.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _opened(folder: Path, verify: bool) -> Population:
     manifest = read_manifest(folder)
     if verify:
         verify_population(folder)
     columns = {name: _mapped(folder, name, schema) for name, schema in manifest["columns"].items()}
-    for name in ("train_offsets", "test_offsets", "name_offsets"):
-        if name in columns:
-            _check_offsets(folder, name, columns[name], manifest["columns"][name])
+    for name, schema in manifest["columns"].items():
+        if name in ("train_offsets", "test_offsets", "name_offsets"):
+            _check_offsets(folder, name, columns[name], schema)
+        elif name.startswith("extra_") and "parts" in schema:  # all of it is used
+            ColumnParts(folder / f"{name}.npy", columns[name], schema).check(0, len(columns[name]))
     try:
         train, test = (
             Samples(columns[f"{part}_x"], columns[f"{part}_y"], columns[f"{part}_offsets"])
             for part in ("train", "test")
         )
-        names = _Names(columns["names"], columns["name_offsets"])
+        schema = manifest["columns"]["names"]
+        parts = ColumnParts(folder / "names.npy", columns["names"], schema) if "parts" in schema else None
+        names = _Names(columns["names"], columns["name_offsets"], parts)
     except KeyError as error:
         raise DataError(f"{folder}/manifest.json must list the column {error}") from None
     extras = {name.removeprefix("extra_"): column for name, column in columns.items() if name.startswith("extra_")}
     try:
         classes = int(manifest["classes"])
-        parts = {
+        checked = {
             name: ColumnParts(folder / f"{name}.npy", columns[name], schema, classes if name.endswith("_y") else 0)
             for name, schema in manifest["columns"].items()
             if name in _DATA and "parts" in schema
         }
         labels = tuple(manifest["labels"]) if manifest.get("labels") is not None else None
-        return Population(train, test, classes, names, extras, str(folder.absolute()), parts, labels)
+        return Population(train, test, classes, names, extras, str(folder.absolute()), checked, labels)
     except DataError as error:
         raise DataError(f"{folder}: {error}") from None
 
@@ -98,9 +128,18 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
     known = isinstance(manifest, dict) and manifest.get("format") == FORMAT
     if not known or not {"classes", "columns", "devices"} <= set(manifest):
         raise DataError(f"{file} must be the manifest of a population (`format` {FORMAT!r}, devices, classes, columns)")
-    if manifest.get("version") != VERSION:
+    if manifest.get("version") not in (_WITHOUT_DIGEST, VERSION):
         raise DataError(f"{file} must have version {VERSION}; got {manifest.get('version')!r}")
+    has_digest = manifest["version"] == VERSION or "sha256" in manifest
+    if has_digest and manifest.get("sha256") != manifest_digest(manifest):
+        raise DataError(f"{file} is damaged: it does not have the digest that it was written with")
     return manifest
+
+
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a manifest without its entry `sha256`."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def verify_population(path: str | Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
+from fedprox.core.files import write_atomically
+from fedprox.core.folders import NewFolder
 from fedprox.population import Population, Samples, checked_rows
 from fedprox.population.column_parts import PartDigests
-from fedprox.population.folder import FORMAT, VERSION
+from fedprox.population.folder import FORMAT, VERSION, manifest_digest
 
 __all__ = ["PopulationWriter", "save_population"]
 
@@ -56,7 +56,7 @@ class PopulationWriter:
         self._classes = classes
         self._most = -1  # the largest label
         self._extras = dict(extras or {})
-        self._temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.new")
+        self._new: NewFolder | None = None
         self._columns: dict[str, _Column] = {}
 
     def __enter__(self) -> PopulationWriter:
@@ -64,7 +64,7 @@ class PopulationWriter:
             raise DataError(f"{self.path} must be empty or a population folder; it holds other files")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._temporary.mkdir()
+            self._new = NewFolder(self.path)
             for name in ("train_offsets", "test_offsets", "name_offsets"):
                 self._column(name, np.zeros(1, np.int64))
         except OSError as error:
@@ -80,7 +80,8 @@ class PopulationWriter:
         finally:
             for column in self._columns.values():
                 column.file.close()
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            if self._new is not None:
+                self._new.discard()
 
     def add(self, name: str, train: tuple[Array, Array], test: tuple[Array, Array] | None = None) -> None:
         """Add one device: its name and its training and test samples (x, y)."""
@@ -137,9 +138,15 @@ class PopulationWriter:
                 )
         return x, y
 
+    @property
+    def _folder(self) -> Path:
+        if self._new is None:
+            raise DataError(f"{self.path} must be written within a with block")
+        return self._new.path
+
     def _column(self, name: str, rows: Array) -> None:
         if name not in self._columns:
-            self._columns[name] = _Column(self._temporary / f"{name}.npy", rows.dtype, rows.shape[1:])
+            self._columns[name] = _Column(self._folder / f"{name}.npy", rows.dtype, rows.shape[1:])
         self._columns[name].write(rows)
 
     def _finish(self) -> None:
@@ -148,7 +155,7 @@ class PopulationWriter:
         for name, array in self._extras.items():
             self._column(f"extra_{name}", np.asarray(array))
         classes = self._classes if self._classes is not None else self._most + 1
-        manifest = {
+        manifest: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
             "devices": self.devices,
@@ -159,13 +166,11 @@ class PopulationWriter:
             "columns": {name: column.finish() for name, column in self._columns.items()},
             "about": self.about,
         }
+        manifest["sha256"] = manifest_digest(manifest)
         text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-        (self._temporary / "manifest.json").write_text(text, encoding="utf-8")
-        before = self._temporary.with_suffix(".old")
-        if self.path.exists():
-            self.path.rename(before)
-        self._temporary.rename(self.path)
-        shutil.rmtree(before, ignore_errors=True)
+        write_atomically(self._folder / "manifest.json", text.encode())
+        if self._new is not None:
+            self._new.publish()
 
 
 def save_population(population: Population, path: str | Path, *, about: Mapping[str, Any] | None = None) -> Path:

@@ -15,7 +15,6 @@ import secrets
 import shutil
 import signal
 import socket
-import stat
 import sys
 import tempfile
 import threading
@@ -27,8 +26,9 @@ from typing import IO, Any
 
 from fedprox.core.errors import ConfigError, RunError
 from fedprox.core.extras import needs_extra
-from fedprox.core.locks import try_lock
+from fedprox.core.locks import open_own, try_lock
 from fedprox.core.machine import usable_cores
+from fedprox.core.signals import exits_on_termination
 from fedprox.engines.ray.exit_message import LastWords
 
 __all__ = ["Cluster"]
@@ -105,14 +105,14 @@ class Cluster:
             raise RunError(f"a Ray cluster of our own must listen on 127.0.0.1 alone; it is at {', '.join(addresses)}")
 
     def _init(self, failure: str, **arguments: Any) -> None:
-        with _own_signals(), warnings.catch_warnings():
+        with _own_signals(), exits_on_termination(), _without_rays_signals(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _read_environment_again()
+            self._joined = True  # also what is half started is stopped
             try:
                 self.ray.init(logging_level="ERROR", log_to_driver=False, **arguments)
             except Exception as error:  # whatever Ray raises, down to OSError, is the answer
                 raise RunError(f"{failure}: {_first_line(error)}") from None
-        self._joined = True
         self._last_words = LastWords(
             "fedprox: the process had to end at once: it was killed, or Ray ended it because the node of the cluster "
             "that it was connected to is lost (a run folder goes on from its checkpoint with --resume)"
@@ -186,7 +186,7 @@ def _private_folder() -> tuple[Path, IO[bytes]]:
     if len(str(base)) > _SHORT:
         base = Path("/tmp")  # noqa: S108 - the folder made in it is private
     for left in base.glob("fedprox-ray-*/lock"):
-        with contextlib.suppress(OSError), _open_own(left) as file:
+        with contextlib.suppress(OSError), open_own(left) as file:
             if try_lock(file):
                 shutil.rmtree(left.parent, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix="fedprox-ray-", dir=base))
@@ -194,16 +194,6 @@ def _private_folder() -> tuple[Path, IO[bytes]]:
     try_lock(lock)  # no other process knows the file yet
     (folder / "unlocked").rename(folder / "lock")
     return folder, lock
-
-
-def _open_own(path: Path) -> IO[bytes]:
-    """Open a regular file of our own in a shared folder; a pipe or link that others put there is not waited for."""
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
-    found = os.fstat(number)
-    if not stat.S_ISREG(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
-        os.close(number)
-        raise PermissionError(f"{path} is not a file of our own")
-    return os.fdopen(number, "rb")
 
 
 def _read_environment_again() -> None:
@@ -264,6 +254,18 @@ def _answers(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def _without_rays_signals() -> Iterator[None]:
+    """Keep Ray from answering a SIGTERM itself while it starts: with another exit code, and nothing cleaned up."""
+    utilities: Any = importlib.import_module("ray._private.utils")
+    before = utilities.set_sigterm_handler
+    utilities.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utilities.set_sigterm_handler = before
 
 
 @contextlib.contextmanager
