@@ -28,12 +28,13 @@ class Clock:
 class FakeGrid:
     """Node 100 + k is device k. `behave(device, asked, answer)` may change an answer, or return None to stay silent."""
 
-    def __init__(self, config, population=None, behave=None, delays=None, model=None, solver=None):
+    def __init__(self, config, population=None, behave=None, delays=None, model=None, solver=None, folder=None):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as in a server's process
         population = population or data.load(config)
         model = model or data.model_for(config, population)
         self.devices = {
-            100 + k: Device(config, model, DeviceData.of(population, k), solver) for k in range(population.devices)
+            100 + k: Device(config, model, DeviceData.of(population, k), solver, folder=folder)
+            for k in range(population.devices)
         }
         self.data = {100 + k: DeviceData.of(population, k) for k in range(population.devices)}
         self.model, self.delays, self.clock = model, delays or {}, Clock()

@@ -1,6 +1,7 @@
 """A real federation on this machine: one SuperLink, three SuperNodes, TLS, keys, and everything that goes wrong.
 
-One federation serves all tests of this file, since starting one costs half a minute. Its devices misbehave by round:
+One federation serves all tests of this file, since starting one costs half a minute. First it runs parts of a user's
+own, from a file of the app. Then comes a run whose devices misbehave by round:
 
     rounds 1, 2   all is well; then the server is killed, and resumed
     round 3       device 1 is slow, device 2 sends NaN
@@ -10,6 +11,7 @@ One federation serves all tests of this file, since starting one costs half a mi
 import contextlib
 import json
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -19,7 +21,8 @@ import pytest
 
 import fedprox
 from fedprox import data
-from fedprox.config import Config
+from fedprox.config import Config, with_overrides
+from fedprox.core.files import read_tensors
 from fedprox.core.trees import flatten_names
 from fedprox.deploy.client import Device
 from fedprox.deploy.device_data import DeviceData
@@ -53,6 +56,121 @@ devices = 3
 deadline = 120.0
 grace = 120.0
 """
+
+TASK = """
+from pathlib import Path
+
+from fedprox import data
+from fedprox.deploy.device_data import DeviceData
+from fedprox.models import softmax_regression
+
+SETTINGS = Path(__file__).parents[1] / "fedprox.toml"
+
+
+def load_model(config):
+    return softmax_regression(60, 10)
+
+
+def load_data(config, device):
+    return DeviceData.of(data.load(config), device)
+"""
+
+MINE = """
+from dataclasses import asdict, dataclass, replace
+
+import jax
+import numpy as np
+
+from fedprox import Method
+from fedprox.methods.merging import MergeRule
+
+
+@dataclass(frozen=True)
+class Half(Method):
+    name: str = "half"
+    proximal: bool = True
+    strength: float = 0.5
+
+    def merge(self, server, params, averaged, summed):
+        return jax.tree.map(lambda w, a: w + np.float32(self.strength) * (a - w), params, averaged), server
+
+
+@dataclass(frozen=True)
+class Nearest(Method):
+    name: str = "nearest"
+    proximal: bool = True
+    needs_every_reply: bool = True
+    count: int = 5
+
+    def merge_replies(self, server, params, replies):
+        def distance(received):
+            moves = jax.tree.map(lambda a, b: np.sum((a - b) ** 2), received.reply.averaged, params)
+            return sum(jax.tree.leaves(moves))
+
+        kept = [received.reply.averaged for received in sorted(replies, key=distance)[: self.count]]
+        return jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *kept), server
+
+
+@dataclass(frozen=True)
+class Middle(MergeRule):
+    name: str = "middle"
+    needs_every_reply: bool = True
+
+    def merge(self, replies, weights):
+        return jax.tree.map(lambda *leaves: np.median(np.stack(leaves), axis=0), *replies)
+
+
+@dataclass(frozen=True)
+class Shrinking:
+    mu: float
+    factor: float = 0.5
+
+    def after(self, signals):
+        return replace(self, mu=self.mu * self.factor) if signals.weights else self
+
+    def state(self):
+        return asdict(self)
+
+
+def worst_first(view):
+    unseen = [device for device in range(len(view.sizes)) if device not in view.known]
+    known = sorted(view.known, key=lambda device: -(view.known[device].loss or 0.0))
+    return [*unseen, *known][: view.per_round] if not view.known else [*known, *unseen][: view.per_round]
+
+
+def hits(labels, predictions):
+    return np.mean(labels == predictions)
+
+
+def errors(labels, predictions):
+    return (labels != predictions).sum()
+
+
+errors.adds_up = True
+"""
+
+OWN_PARTS = {
+    "own": {
+        "rounds": 2,
+        "method.name": "federation.mine:Half",
+        "method.strength": 0.25,
+        "method.mu": "federation.mine:Shrinking",
+        "method.mu_initial": 1.0,
+        "method.factor": 0.1,
+        "merge.rule": "federation.mine:Middle",
+        "measure.metrics": ["federation.mine:hits", "federation.mine:errors"],
+        "measure.every": 1,
+        "devices.sampling": "federation.mine:worst_first",
+        "devices.per_round": 2,
+    },
+    "feddane": {"rounds": 1, "method.name": "feddane", "method.mu": 0.5, "merge.rule": "median"},
+    "personal": {
+        "rounds": 2,
+        "method.name": "federation.mine:Nearest",
+        "method.count": 2,
+        "personal.parameters": ["bias"],
+    },
+}
 
 CLIENT = """
 import math, os, time
@@ -110,6 +228,10 @@ def server_process(trial):
     return found
 
 
+def overrides(settings):
+    return shlex.join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+
+
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
     """Run the whole story once, and return what is left of it."""
@@ -117,12 +239,18 @@ def federation(tmp_path_factory):
     out = folder / "run"
     write_project(folder / "app")
     (folder / "app" / "fedprox.toml").write_text(SETTINGS)
+    (folder / "app" / "federation" / "task.py").write_text(TASK)
+    (folder / "app" / "federation" / "mine.py").write_text(MINE)
     (folder / "app" / "federation" / "client_app.py").write_text(CLIENT)
     write_keys(folder / "stranger", nodes=1)
     trial = Trial(folder / "trial", 3)
     trial.environment["FEDPROX_TEST_FOLDER"] = str(folder)
-    story = {"out": out, "trial": trial}
+    trial.environment["XDG_DATA_HOME"] = str(folder / "home")  # where devices keep personal parameters
+    story = {"out": out, "trial": trial, "folder": folder}
     with trial:
+        for name, settings in OWN_PARTS.items():
+            trial.run(folder / "app", folder / name, {"set": overrides(settings)}, start_seconds=400)
+        trial.submit(folder / "app", {"out": str(folder / "nowhere"), "set": "method.name=federation.nowhere:Half"})
         stranger = trial.start_node(0, key=folder / "stranger" / "node0", name="stranger")
         trial.submit(folder / "app", {"out": str(out)})
         wait(lambda: rounds_done(out) >= 2, 400, trial.log("superlink"))
@@ -162,6 +290,40 @@ def _settings():
     import tomllib
 
     return tomllib.loads(SETTINGS)
+
+
+@pytest.mark.parametrize("name", OWN_PARTS)
+def test_own_parts_take_the_same_path_as_the_simulation(federation, name, monkeypatch):
+    monkeypatch.syspath_prepend(federation["folder"] / "app")
+    config = Config.from_dict(with_overrides(_settings(), shlex.split(overrides(OWN_PARTS[name]))))
+    expected, deployed = fedprox.train(config), fedprox.load_run(federation["folder"] / name)
+    for parameter, array in flatten_names(expected.params).items():
+        assert np.array_equal(flatten_names(deployed.params)[parameter], array), parameter
+    for ours, theirs in zip(deployed.history, expected.history, strict=True):
+        for key in (
+            "train_loss",
+            "train_accuracy",
+            "test_accuracy",
+            "mu",
+            *(("hits", "errors") if name == "own" else ()),
+        ):
+            assert ours[key] == pytest.approx(theirs[key], rel=1e-6), key
+
+
+def test_personal_parameters_are_on_the_devices_alone(federation, monkeypatch):
+    monkeypatch.syspath_prepend(federation["folder"] / "app")
+    config = Config.from_dict(with_overrides(_settings(), shlex.split(overrides(OWN_PARTS["personal"]))))
+    expected = fedprox.train(config).personal
+    files = sorted((federation["folder"] / "home").rglob("2-*.safetensors"))
+    assert len(files) == len(expected) == 3
+    for file in files:
+        assert np.array_equal(read_tensors(file)[0]["bias"], expected[int(file.parent.name)]["bias"])
+
+
+def test_a_part_that_is_missing_on_the_server_is_one_sentence(federation):
+    assert not (federation["folder"] / "nowhere").exists()
+    log = " ".join(federation["trial"].log("superlink").split())
+    assert "`method.name` must name a module that can be imported (ModuleNotFoundError: No module named " in log
 
 
 def test_the_losses_are_those_of_the_simulation(federation, devices):

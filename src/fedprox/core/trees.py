@@ -7,7 +7,7 @@ the same bits however the leaves arrive and whoever adds up a whole subtree.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ __all__ = [
     "inner_product",
     "is_finite",
     "map_names",
+    "overlay_names",
     "quiet",
     "scale",
     "squared_distance",
@@ -165,6 +166,15 @@ def map_names(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     {'a': 1, 'b': None}
     """
     return jax.tree_util.tree_map_with_path(lambda path, *leaves: function(_name(path), *leaves), tree, *rest)
+
+
+def overlay_names(tree: Tree, named: Mapping[str, Any]) -> Tree:
+    """Return the tree with the leaves that `named` has in place of its own.
+
+    >>> overlay_names({"a": 1, "b": 2}, {"b": 3})
+    {'a': 1, 'b': 3}
+    """
+    return map_names(named.get, tree)
 
 
 def unflatten_names(named: dict[str, np.ndarray[Any, Any]], like: Tree) -> Tree:

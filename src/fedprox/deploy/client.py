@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -21,7 +22,8 @@ from fedprox.config import Config
 from fedprox.core.compilation import prepare
 from fedprox.core.errors import ConfigError
 from fedprox.core.threads import Workers
-from fedprox.core.trees import Tree, flatten_names, to_numpy, total, unflatten_names
+from fedprox.core.trees import Tree, flatten_names, overlay_names, to_numpy, total
+from fedprox.deploy.asked_work import AskedWork
 from fedprox.deploy.device_data import DeviceData
 from fedprox.deploy.messages import (
     Evaluation,
@@ -30,15 +32,18 @@ from fedprox.deploy.messages import (
     Introduction,
     Model,
     Named,
+    PersonalVersion,
     Work,
     WrongMessageError,
 )
+from fedprox.deploy.personal_files import PersonalFiles
 from fedprox.deploy.settings import run_settings
 from fedprox.engines import device_side
 from fedprox.engines.deadline import Deadline
 from fedprox.measures import Measurer
 from fedprox.measures.metrics import Metrics, build_metrics
-from fedprox.methods import Method, Posed
+from fedprox.methods import DeviceView, Method, Posed
+from fedprox.methods.parameter_roles import assign_roles
 from fedprox.methods.solver_choice import choose_solver
 from fedprox.models import Model as LocalModel
 from fedprox.models.initial_model import initial_params
@@ -119,16 +124,20 @@ class Device:
         data: DeviceData,
         solver: Solver | None = None,
         method: Method | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._config, self._model, self._data = config, model, data
+        self._folder = folder or platformdirs.user_data_path("fedprox") / "personal"
+        method = method or methods.build(config.method, config.seed)
+        self._roles = assign_roles(config, model, method)
         self._like = initial_params(config, model)
-        self.like = flatten_names(self._like)
+        self.like = flatten_names(self._roles.exchanged(self._like))
         self._loaded = LoadedSamples.of(data.population.train, model)
         self._mechanism = build_mechanism(config)
         self._metrics = Metrics(build_metrics(config.measure), model, data.population)
-        method = method or methods.build(config.method, config.seed)
-        solver_for = choose_solver(config, solver, method)
-        self._side = device_side(config, data.samples, self._loaded, model, method, solver_for)
+        solver_for = choose_solver(config, solver, self._roles.of_method(method))
+        trained = self._roles.of_model(model)
+        self._side = device_side(config, data.samples, self._loaded, trained, method, solver_for)
 
     def work(self, asked: Instruction, arrived: float | None = None) -> Work:
         """Work on the subproblem until the budget or the time is spent."""
@@ -137,23 +146,63 @@ class Device:
         started = time.monotonic() if arrived is None else arrived
         left = asked.seconds - (time.monotonic() - started) if asked.seconds else math.inf
         deadline = Deadline(left)
-        received = unflatten_names(asked.params, like=self._like)
-        posed = Posed(self._tree(asked.anchor), asked.mu, self._tree(asked.linear), self._tree(asked.start))
-        shared = Subproblem(to_backend(received), None)
-        local, found, steps = self._side.work(asked.device, asked.round, shared, posed, asked.budget, deadline)
+        received = overlay_names(self._like, asked.params)
+        state, is_lost = self._remembered(asked.personal)
+        shared, done = Subproblem(to_backend(received), None), []
+
+        def pose(posed: Posed, budget: int) -> tuple[Tree, int]:
+            done.append(self._side.work(asked.device, asked.round, shared, posed, budget, deadline))
+            return to_numpy(done[0].found), done[0].steps
+
+        method = self._roles.of_method(AskedWork(posed=self._posed(asked)))
+        solver = self._side.solver_for(asked.device)
+        view = DeviceView(received, (), state, None, 0.0, asked.budget, self._side.rate(asked.round), solver, pose)
+        reply = method.work(view)
         deadline.stop()
         seconds = time.monotonic() - started
+        if asked.personal is not None and asked.personal.written:
+            oldest = asked.round - 2 * self._config.checkpoint.every  # of the checkpoints, the last two are kept
+            self._files(asked.personal).write(
+                asked.personal.written, asked.personal.used, reply.state["personal"], oldest=oldest
+            )
+        local, found, steps = done[0]
         samples_in_step = local.count / local.steps_per_epoch
         pace = deadline.steps_per_second
         return Work(
-            params=flatten_names(self._sent(received, to_numpy(found))),
+            params=flatten_names(self._sent(*map(self._roles.exchanged, (received, to_numpy(found))))),
             steps=steps,
             seconds=seconds,
-            loss=self._measurer().measure(received).train_loss,
+            loss=self._measurer().measure(method.device_model(received, state)).train_loss,
             stopped_by_time=deadline.passed,
             speed=None if pace is None else pace * samples_in_step,
             gamma=self._side.inexactness(local, found) if self._config.measure.gamma else None,
+            lost_personal=is_lost,
         )
+
+    def _posed(self, asked: Instruction) -> Posed:
+        """Return the subproblem of a message, on the shared parameters."""
+        shared = self._roles.of_method(AskedWork()).shared
+
+        def tree(named: Named | None) -> Tree:
+            return None if named is None else shared(overlay_names(self._like, named))
+
+        return Posed(tree(asked.anchor), asked.mu, tree(asked.linear), tree(asked.start))
+
+    def _remembered(self, version: PersonalVersion | None) -> tuple[Tree, bool]:
+        """Return what the device remembers, and whether it should remember more: its files may be lost."""
+        at_first = self._roles.of_method(AskedWork()).start_device(self._like)
+        if version is None or not version.used:
+            return at_first, False
+        kept = self._files(version).read(version.used, like=at_first["personal"])
+        return (at_first, True) if kept is None else ({**at_first, "personal": kept}, False)
+
+    def _files(self, version: PersonalVersion) -> PersonalFiles:
+        return PersonalFiles(self._folder / version.run / str(self._data.device))
+
+    def _own(self, asked: Model) -> Tree:
+        """Return the device's own model: what it was sent, with its personal and frozen parameters."""
+        state, _ = self._remembered(asked.personal)
+        return self._roles.of_method(AskedWork()).device_model(overlay_names(self._like, asked.params), state)
 
     def _sent(self, anchor: Tree, params: Tree) -> Tree:
         """Return the model that leaves the device: w_k, or with private noise of its own w^t plus a private update."""
@@ -161,16 +210,13 @@ class Device:
             return params
         return total(anchor, self._mechanism.update(anchor, params, system_normals))
 
-    def _tree(self, named: Named | None) -> Tree:
-        return None if named is None else unflatten_names(named, like=self._like)
-
     def gradient(self, asked: Model) -> Gradient:
         """Return grad F_k at a model."""
-        return Gradient(flatten_names(self._gradient(unflatten_names(asked.params, like=self._like))))
+        return Gradient(self._gradient(self._own(asked)))
 
     def evaluate(self, asked: Model) -> Evaluation:
         """Measure a model on the device's samples."""
-        params = unflatten_names(asked.params, like=self._like)
+        params = self._own(asked)
         [row] = self._measurer().per_device(params)
         gradient = self._gradient(params) if self._config.measure.dissimilarity else None
         return Evaluation(
@@ -180,15 +226,16 @@ class Device:
             row["test_samples"],
             row["test_loss"],
             row["test_accuracy"],
-            None if gradient is None else flatten_names(gradient),
+            gradient,
             {name: math.nan if value is None else value for name, value in self._metrics.measure(params).items()},
         )
 
     def _measurer(self) -> Measurer:
         return Measurer(self._data.population, self._loaded, self._model, Workers(1), gradients=False)
 
-    def _gradient(self, params: Tree) -> Tree:
-        return self._side.gradient(self._data.device, to_backend(params))
+    def _gradient(self, params: Tree) -> Named:
+        gradient = self._side.gradient(self._data.device, to_backend(params))
+        return flatten_names(self._roles.exchanged(gradient))
 
 
 def _reply(said: Any, to: Message) -> Message:

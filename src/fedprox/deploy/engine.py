@@ -16,14 +16,16 @@ from dataclasses import replace
 from typing import Any
 
 import flwr
+import jax
 import numpy as np
 from flwr.app import MessageType
 
 from fedprox import __version__
 from fedprox.config import Config
-from fedprox.core.trees import Tree, difference, flatten_names, quiet, scale, squared_distance, unflatten_names
+from fedprox.core.trees import Tree, difference, flatten_names, overlay_names, quiet, scale, squared_distance
 from fedprox.deploy.message_exchange import NodeAnswer, Post
-from fedprox.deploy.messages import Gradient, Instruction, Model, Named, Work, attempt
+from fedprox.deploy.messages import Gradient, Instruction, Model, Named, PersonalVersion, Work, attempt
+from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.release_count import Releases
 from fedprox.deploy.remote_work import Question, RemoteWork
 from fedprox.deploy.reply_checks import wrong_arrays
@@ -32,6 +34,7 @@ from fedprox.deploy.round_replies import Collected
 from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Task
 from fedprox.methods import Method, Reply
 from fedprox.methods.merging import ReplySums, RoundSum
+from fedprox.methods.parameter_roles import ParameterRoles
 from fedprox.methods.traffic import count_bytes
 from fedprox.privacy import build_mechanism, clip
 from fedprox.solvers import Solver
@@ -50,6 +53,8 @@ class FlowerEngine(Engine):
 
     Args:
       releases: the count of rounds sent out, for private runs.
+      roles: which parameters are sent; all, unless `[personal]` or the model says otherwise.
+      personal: the versions of the devices' personal parameters, where there are such.
     """
 
     def __init__(
@@ -60,11 +65,14 @@ class FlowerEngine(Engine):
         roster: Roster,
         post: Post,
         releases: Releases | None = None,
+        roles: ParameterRoles | None = None,
+        personal: PersonalVersions | None = None,
     ) -> None:
         self._config, self._method, self._solver_for = config, method, solver_for
         self._roster, self._post, self._releases = roster, post, releases
         self._mechanism = build_mechanism(config)
-        self._gradients = _Gradients()
+        self._roles, self._personal = roles or ParameterRoles(), personal
+        self._gradients = _Gradients(self._roles)
         self._rate = build_schedule(config.solver, config.rounds)
         self._refused = 0
         self._late_recorded = 0  # those that the records of the rounds have counted
@@ -112,12 +120,17 @@ class FlowerEngine(Engine):
 
     def values(self) -> dict[str, Any]:
         """Return the counts of late and refused replies."""
-        return {"late": self._post.late, "refused": self._refused}
+        return {"late": self._post.late, "refused": self._refused, **self._versions()}
+
+    def _versions(self) -> dict[str, Any]:
+        return {} if self._personal is None else {"personal": self._personal.values()}
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Take back the counts."""
         self._post.late = self._late_recorded = values["late"]
         self._refused = values["refused"]
+        if self._personal is not None:
+            self._personal.restore(values["personal"])
 
     def summary(self) -> dict[str, Any]:
         """Return what went wrong over the run, in numbers."""
@@ -149,7 +162,7 @@ class FlowerEngine(Engine):
             answered = self._exchange(questions, broadcast, collected)
             at_work = {device: at_work[device] for device in answered}
             for device, work in answered.items():
-                at_work[device].answers.append((unflatten_names(work.params, like=broadcast.params), work))
+                at_work[device].answers.append((overlay_names(broadcast.params, work.params), work))
         return replies
 
     def _start(self, task: Task, broadcast: Broadcast) -> RemoteWork:
@@ -160,18 +173,19 @@ class FlowerEngine(Engine):
         self, questions: Mapping[int, Question], broadcast: Broadcast, collected: Collected
     ) -> dict[int, Work]:
         """Send devices their subproblems, and return the work that can be used."""
-        anchor, deploy = flatten_names(broadcast.params), self._config.deploy
+        anchor, deploy = self._sent(broadcast.params), self._config.deploy
         messages = {
             device: Instruction(
                 device,
                 anchor,
-                _named(posed.linear),
+                None if posed.linear is None else self._sent(posed.linear),
                 broadcast.round,
                 posed.mu,
                 budget,
                 deploy.deadline,
-                _named(posed.anchor),
-                _named(posed.start),
+                None if posed.anchor is None else self._sent(posed.anchor),
+                None if posed.start is None else self._sent(posed.start),
+                self._version(device, broadcast.round, is_first=device not in collected.bytes),
             )
             for device, (posed, budget) in questions.items()
         }
@@ -187,6 +201,16 @@ class FlowerEngine(Engine):
             up = count_bytes(work[device].params) if device in work else 0
             collected.bytes[device] = collected.bytes.get(device, 0) + down + up
         return work
+
+    def _sent(self, tree: Tree) -> Named:
+        """Return by name what is sent of a tree."""
+        return flatten_names(self._roles.exchanged(tree))
+
+    def _version(self, device: int, round: int, *, is_first: bool) -> PersonalVersion | None:
+        """Return the personal parameters of a device in a round; the first of its subproblems trains them."""
+        if self._personal is None:
+            return None
+        return self._personal.to_train(device, round) if is_first else self._personal.to_read(device)
 
     def _ask(self, records: Mapping[int, Any], kind: str) -> dict[int, NodeAnswer]:
         """Send each device its message and return its answer."""
@@ -230,11 +254,13 @@ class FlowerEngine(Engine):
             if task is None or not shares.kept[position]:
                 continue
             own = task._replace(weight=float(shares.weights[position]))
-            reply, done = self._private(replies[task.device], broadcast.params), work[task.device]
+            reply, done = self._private(replies[task.device], self._method.shared(broadcast.params)), work[task.device]
             outcome.states[position] = reply.state
+            if self._personal is not None:
+                self._personal.merge(task.device)
             if broadcast.wants_drift and not self._hides_drift:
-                params = unflatten_names(done.params, like=broadcast.params)
-                outcome.drift2[position] = squared_distance(params, broadcast.params)
+                params = self._method.shared(overlay_names(broadcast.params, done.params))
+                outcome.drift2[position] = squared_distance(params, self._method.shared(broadcast.params))
             if outcome.replies is not None:
                 outcome.replies[position] = own.received(reply, done.steps)
             else:
@@ -256,11 +282,11 @@ class FlowerEngine(Engine):
     def _ask_for_gradients(self, devices: Sequence[int], params: Tree | None) -> None:
         """Ask devices for their gradient at `params`; None: at the model that others were asked about."""
         if params is not None:
-            self._gradients = _Gradients(params)
+            self._gradients = _Gradients(self._roles, params)
         gradients = self._gradients
         if not devices:
             return
-        question = Model(flatten_names(gradients.at)).to_records()
+        question = Model(gradients.sent).to_records()
         for device, answer in self._ask(dict.fromkeys(devices, question), GRADIENT).items():
             problem = answer.problem
             if answer.records is not None:
@@ -269,15 +295,11 @@ class FlowerEngine(Engine):
                 gradients.problems[device] = f"no gradient: {problem}"
 
 
-def _named(tree: Tree) -> Named | None:
-    return None if tree is None else flatten_names(tree)
-
-
 class _Gradients:
     """The gradients of devices at one model."""
 
-    def __init__(self, at: Tree = None) -> None:
-        self.at = at
+    def __init__(self, roles: ParameterRoles, at: Tree = None) -> None:
+        self.at, self.sent = at, flatten_names(roles.exchanged(at))
         self.found: dict[int, Tree] = {}
         self.problems: dict[int, str] = {}
 
@@ -287,11 +309,10 @@ class _Gradients:
 
     def take(self, device: int, records: Any) -> str | None:
         """Keep a gradient, or return why it cannot be used."""
-        model = flatten_names(self.at)
-        sent, reason = attempt(lambda: Gradient.from_records(records, model))
+        sent, reason = attempt(lambda: Gradient.from_records(records, self.sent))
         if sent is not None:
-            reason = wrong_arrays(sent.params, model)
+            reason = wrong_arrays(sent.params, self.sent)
         if sent is None or reason is not None:
             return f"refused: {reason}"
-        self.found[device] = unflatten_names(sent.params, like=self.at)
+        self.found[device] = overlay_names(jax.tree.map(np.zeros_like, self.at), sent.params)
         return None

@@ -14,17 +14,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.app import MessageType
+from flwr.app import MessageType, RecordDict
 
 from fedprox.config import Config
 from fedprox.config.parts import is_builtin
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_norm
 from fedprox.deploy.message_exchange import Post
 from fedprox.deploy.messages import Evaluation, Introduction, Model, Named, attempt
+from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.pooled_metrics import pool_metrics, wrong_metrics
 from fedprox.deploy.roster import Roster
 from fedprox.measures import Measures, dissimilarity
 from fedprox.measures.metrics import Metric, build_metrics
+from fedprox.methods.parameter_roles import ParameterRoles
 
 __all__ = ["ReportMeasurer", "pooled", "reason_to_ignore"]
 
@@ -34,8 +36,16 @@ _LOG = logging.getLogger("fedprox.deploy")
 class ReportMeasurer:
     """Measures models by asking all devices of a federation."""
 
-    def __init__(self, config: Config, roster: Roster, post: Post) -> None:
+    def __init__(
+        self,
+        config: Config,
+        roster: Roster,
+        post: Post,
+        roles: ParameterRoles | None = None,
+        personal: PersonalVersions | None = None,
+    ) -> None:
         self._config, self._roster, self._post = config, roster, post
+        self._roles, self._personal = roles or ParameterRoles(), personal
         self._metrics = build_metrics(config.measure)
         self._keeps_losses = not is_builtin("samplers", config.devices.sampling)
         self._reports: dict[int, Evaluation] = {}
@@ -62,11 +72,14 @@ class ReportMeasurer:
 
     def _ask(self, params: Tree, own: Mapping[int, Tree] | None) -> None:
         """Ask every device to measure the model; one with a model of its own is sent that in its place."""
-        deploy, named = self._config.deploy, flatten_names(params)
-        common = Model(named).to_records()
+        deploy, named = self._config.deploy, flatten_names(self._roles.exchanged(params))
         nodes = {self._roster.node(device): device for device in self._roster.devices}
+        others = {device: flatten_names(self._roles.exchanged(model)) for device, model in (own or {}).items()}
+        common = (
+            None if self._personal is not None else Model(named).to_records()
+        )  # one for all, where nothing tells them apart
         questions = {
-            node: Model(flatten_names(own[device])).to_records() if own and device in own else common
+            node: common if common and device not in others else self._question(device, others.get(device, named))
             for node, device in nodes.items()
         }
         wait = deploy.deadline + deploy.grace if deploy.deadline else 0.0
@@ -78,6 +91,9 @@ class ReportMeasurer:
                 problem = self._take(device, answer.records, named)
             if problem:
                 _LOG.warning("round %s: device %d is not measured: %s", self._post.group, device, problem)
+
+    def _question(self, device: int, params: Named) -> RecordDict:
+        return Model(params, None if self._personal is None else self._personal.to_read(device)).to_records()
 
     def _take(self, device: int, records: Any, params: Named) -> str | None:
         report, problem = attempt(lambda: Evaluation.from_records(records, params))

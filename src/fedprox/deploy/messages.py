@@ -1,8 +1,8 @@
 """What goes over the wire: named arrays and a few numbers, in Flower's records.
 
     to a device    train: its number, w^t, where the method has them c_k, a_k and a starting point, round, mu, budget,
-                   seconds
-                   evaluate: w
+                   seconds; which personal parameters count
+                   evaluate: w; which personal parameters count
                    query: nothing
                    query.gradient: w^t
     back           train: w_k, steps, seconds, samples per second, F_k(w^t), gamma
@@ -12,7 +12,8 @@
                    query.gradient: grad F_k(w^t)
 
 A device solves the subproblem h_k (Equation 2 with a linear term and an anchor) and sends back its iterate, whatever
-the method: what else a method makes of it, and what it remembers for a device, stays on the server.
+the method: what else a method makes of it, and what it remembers for a device, stays on the server. Personal and frozen
+parameters are part of no message.
 
 Arrays travel as the bytes of `.npy` files. Their names, precision and shapes are those of the model, which both sides
 know: `read_array` compares the bytes with what is expected and parses nothing; nothing is ever unpickled.
@@ -21,6 +22,7 @@ know: `read_array` compares the bytes with what is expected and parses nothing; 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -40,6 +42,7 @@ __all__ = [
     "Introduction",
     "Model",
     "Named",
+    "PersonalVersion",
     "Work",
     "WrongMessageError",
     "attempt",
@@ -50,6 +53,8 @@ __all__ = [
 Named = dict[str, NDArray[Any]]
 
 _ARRAYS, _LINEAR, _ANCHOR, _START, _VALUES = "arrays", "linear", "anchor", "start", "values"
+_PERSONAL = "personal"
+_VERSION = r"(?:[0-9]{1,9}-[0-9a-f]{16})?"
 _METRIC = "metric."  # before the name of a metric
 _MOST_SAMPLES = 2**31 - 1  # of a device, as of a population
 _REASON = 200  # characters of a reason that may hold what a node has sent
@@ -58,6 +63,29 @@ Result = TypeVar("Result")
 
 class WrongMessageError(RunError):
     """A message that does not hold what it should."""
+
+
+@dataclass(frozen=True)
+class PersonalVersion:
+    """Which personal parameters a device is to use, and under which name it keeps the new ones."""
+
+    run: str
+    used: str = ""  # "": those that all devices start with
+    written: str = ""  # "": none is written
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> PersonalVersion | None:
+        """Read it; the names become those of files, and so may hold nothing else."""
+        if _PERSONAL not in values:
+            return None
+        names = values[_PERSONAL]
+        patterns = (r"[0-9a-f]{32}", _VERSION, _VERSION)
+        if not isinstance(names, list) or len(names) != len(patterns):
+            raise WrongMessageError(f"`{_PERSONAL}` must be a run and two versions; got {short(names)}")
+        for name, pattern in zip(names, patterns, strict=True):
+            if not isinstance(name, str) or re.fullmatch(pattern, name) is None:
+                raise WrongMessageError(f"`{_PERSONAL}` must be a run and two versions; got {short(name)}")
+        return cls(*names)
 
 
 @dataclass(frozen=True)
@@ -73,6 +101,7 @@ class Instruction:
     seconds: float  # it may work; 0: as long as it takes
     anchor: Named | None = None  # a_k; None: w^t
     start: Named | None = None  # None: w^t
+    personal: PersonalVersion | None = None
 
     def to_records(self) -> RecordDict:
         """Return the message."""
@@ -81,6 +110,7 @@ class Instruction:
             values |= {"mu-patterns": list(self.mu), "mu-values": [float(value) for value in self.mu.values()]}
         else:
             values["mu"] = float(self.mu)
+        values |= _personal(self.personal)
         return _records(values, self.params, linear=self.linear, anchor=self.anchor, start=self.start)
 
     @classmethod
@@ -106,6 +136,7 @@ class Instruction:
             _number(values, "seconds"),
             given(_ANCHOR),
             given(_START),
+            PersonalVersion.from_values(values),
         )
 
 
@@ -120,6 +151,7 @@ class Work:
     stopped_by_time: bool
     speed: float | None = None  # samples per second
     gamma: float | None = None
+    lost_personal: bool = False  # it did not have the personal parameters it was to use, and began anew
 
     def to_records(self) -> RecordDict:
         """Return the message."""
@@ -128,6 +160,7 @@ class Work:
             "seconds": self.seconds,
             "loss": self.loss,
             "stopped-by-time": self.stopped_by_time,
+            "lost-personal": self.lost_personal,
         }
         values |= {name: value for name, value in (("speed", self.speed), ("gamma", self.gamma)) if value is not None}
         return _records(values, self.params)
@@ -144,6 +177,7 @@ class Work:
             bool(values.get("stopped-by-time", False)),
             _number(values, "speed") if "speed" in values else None,
             _number(values, "gamma") if "gamma" in values else None,
+            bool(values.get("lost-personal", False)),
         )
 
 
@@ -152,15 +186,16 @@ class Model:
     """A model that a device is asked to measure."""
 
     params: Named
+    personal: PersonalVersion | None = None
 
     def to_records(self) -> RecordDict:
         """Return the message."""
-        return _records({}, self.params)
+        return _records(_personal(self.personal), self.params)
 
     @classmethod
     def from_records(cls, records: RecordDict, like: Named) -> Model:
         """Read the message; the arrays must be like those of the model."""
-        return cls(_arrays(records, _ARRAYS, like))
+        return cls(_arrays(records, _ARRAYS, like), PersonalVersion.from_values(_values(records)))
 
 
 @dataclass(frozen=True)
@@ -242,6 +277,10 @@ class Introduction:
         if test > _MOST_SAMPLES:
             raise WrongMessageError(f"`test_samples` must be a whole number from 0 to {_MOST_SAMPLES}; got {test}")
         return cls(device, train, test)
+
+
+def _personal(version: PersonalVersion | None) -> dict[str, Any]:
+    return {} if version is None else {_PERSONAL: [version.run, version.used, version.written]}
 
 
 def read_array(data: bytes, like: NDArray[Any]) -> NDArray[Any]:

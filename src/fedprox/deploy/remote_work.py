@@ -78,4 +78,5 @@ class RemoteWork:
             any(part.stopped_by_time for part in parts),
             first.speed,
             first.gamma,
+            first.lost_personal,
         )

@@ -33,6 +33,7 @@ class Collected:
             "waited": [None if device is None else self.seconds.get(device) for device in devices],
             "speed": [one and one.speed for one in work],
             "loss": [one and one.loss for one in work],
+            **({"lost_personal": lost} if any(lost := [bool(one and one.lost_personal) for one in work]) else {}),
         }
 
     def sort(

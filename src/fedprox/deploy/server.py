@@ -20,10 +20,12 @@ from fedprox.deploy.engine import FlowerEngine
 from fedprox.deploy.measured_speeds import trace_rows
 from fedprox.deploy.measuring import ReportMeasurer
 from fedprox.deploy.message_exchange import Post
+from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.release_count import Releases
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.settings import check_deployable, check_limit, resume_flag, run_settings
 from fedprox.methods import Method, merging, mu
+from fedprox.methods.parameter_roles import assign_roles
 from fedprox.methods.solver_choice import choose_solver
 from fedprox.methods.traffic import measure_traffic
 from fedprox.models import Model
@@ -94,6 +96,9 @@ def run_federation(
     started = time.perf_counter()
     check_deployable(config)
     method = method or methods.build(config.method, config.seed)
+    roles = assign_roles(config, model, method)
+    personal = PersonalVersions() if roles.personal else None
+    method = roles.on_server().of_method(method)
     solver_for = choose_solver(config, solver, method)
     params = initial_params(config, model)
     controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
@@ -122,9 +127,10 @@ def run_federation(
             released=None if releases is None else lambda: releases.rounds,
             secret_cohorts=config.privacy.noise_multiplier > 0,
         )
-        engine = FlowerEngine(config, method, solver_for, roster, post, releases)
+        engine = FlowerEngine(config, method, solver_for, roster, post, releases, roles, personal)
         journal = Journal(config, folder, started)
-        result = run_training(parts, engine, ReportMeasurer(config, roster, post), journal, callbacks)
+        measurer = ReportMeasurer(config, roster, post, roles, personal)
+        result = run_training(parts, engine, measurer, journal, callbacks)
         if (trace := trace_rows(result.devices, population.devices)) is not None:
             write_atomically(folder.path / "trace.jsonl", "".join(map(json_line, trace)).encode())
         return result

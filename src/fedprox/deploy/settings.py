@@ -56,11 +56,6 @@ def check_deployable(config: Config) -> None:
     """Refuse what real devices cannot do."""
     if config.deploy.devices < 1:
         raise ConfigError(f"`deploy.devices` must be the number of devices, at least 1; got {config.deploy.devices}")
-    for key in ("parameters", "frozen"):
-        if patterns := getattr(config.personal, key):
-            raise ConfigError(
-                f"`personal.{key}` must be empty on real devices, which exchange whole models; got {patterns}"
-            )
     if config.systems.model != "stragglers":
         raise ConfigError(
             "`systems.model` must be 'stragglers' on real devices, who have clocks of their own (`deploy.deadline`); "

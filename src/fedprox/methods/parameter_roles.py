@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError, nearest
 from fedprox.core.name_patterns import matches, matches_any
-from fedprox.core.trees import Tree, flatten_names, map_names, scale, total
+from fedprox.core.trees import Tree, flatten_names, map_names, overlay_names, scale, total
 from fedprox.methods.device_view import DeviceView, Mu, Posed, Reply
 from fedprox.methods.method import Method, Received
 from fedprox.models import Model
@@ -48,6 +48,14 @@ class ParameterRoles:
     def is_plain(self) -> bool:
         """Whether all parameters are shared, so that nothing has to be divided."""
         return not (self.personal or self.frozen or self.averaged)
+
+    def exchanged(self, tree: Tree) -> Tree:
+        """Return the leaves of a tree that are sent: shared parameters and averaged statistics."""
+        return tree if self.is_plain else _pick(tree, self.shared | self.averaged)
+
+    def on_server(self) -> ParameterRoles:
+        """Return the roles on the server of real devices: it never has personal parameters, and keeps those of w^0."""
+        return replace(self, personal=frozenset(), frozen=self.frozen | self.personal)
 
     def of_model(self, model: Model) -> Model:
         """Return the model whose frozen parameters have no gradient."""
@@ -250,5 +258,4 @@ def _pick(tree: Tree, names: frozenset[str]) -> Tree:
 
 def _join(whole: Tree, part: Tree) -> Tree:
     """Return the whole with the leaves that the part has."""
-    given = flatten_names(part)
-    return map_names(given.get, whole)
+    return overlay_names(whole, flatten_names(part))
