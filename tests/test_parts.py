@@ -471,6 +471,27 @@ def test_a_sampler_of_ones_own_sees_what_the_server_knows(module, small_populati
         fedprox.train({**SHORT, "devices": {"sampling": f"{name}:wrong"}}, population=small_population)
 
 
+def test_a_sampler_of_ones_own_works_on_the_clock(tmp_path, small_population):
+    views = []
+
+    def in_turn(view):
+        views.append(view)
+        unseen = [device for device in range(len(view.sizes)) if device not in view.known]
+        return (unseen or [1, 2])[: view.per_round]
+
+    rates = {"samples_per_second": 100, "download_bytes_per_second": 1e6, "upload_bytes_per_second": 1e6}
+    trace = [{**rates, "available": [[80000, 86400]]}]  # device 0, which is chosen first, is away
+    trace += [rates] * (small_population.devices - 1)
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in trace))
+    config = {**SHORT, "systems": {"model": "clock", "trace": str(tmp_path / "trace.jsonl")}}
+    result = fedprox.train(config, population=small_population, sampler=in_turn, out=tmp_path / "run")
+    assert all(0 not in row["device"] for row in result.devices)
+    assert [row["away"] for row in result.devices] == [1, 1, 1]
+    assert views[-1].available.tolist() == [1, 2, 3, 4]
+    assert views[-1].known[1].seconds == result.devices[0]["seconds"][0]
+    assert result.history[-1]["simulated_seconds"] > 0
+
+
 def test_a_systems_model_of_ones_own(module, small_population):
     name = module("""
         import numpy as np

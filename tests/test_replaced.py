@@ -10,17 +10,22 @@ import pytest
 from typer.testing import CliRunner
 
 import fedprox
+from fedprox import solvers
 from fedprox.cli import app
-from fedprox.core.errors import RunFolderError
+from fedprox.core.errors import ConfigError, RunFolderError
+from fedprox.engines.by_name import local_engine
 from fedprox.methods import Method
+from fedprox.methods.merging import MergeRule
+from fedprox.methods.mu import AutoMu, ConstantMu
 from fedprox.models import mlp, softmax_regression
 from fedprox.population import Population
 from fedprox.population.folder import open_population
 from fedprox.population.writer import save_population
+from fedprox.report.experiment_line import experiment_line
 from fedprox.report.verdict import verdict
 from fedprox.runs.evaluate import evaluate, predict
 from fedprox.runs.reader import find_runs
-from fedprox.runs.replaced import describe_data
+from fedprox.runs.replaced import describe_data, part_label
 from fedprox.runs.seed_groups import group_runs
 from fedprox.theory import certify
 
@@ -148,3 +153,160 @@ def test_labels_tell_what_ran(mine: Population, tmp_path: Path) -> None:
     assert "strength=0.25" in text
     assert "Population (5 devices" in text
     assert "half" in " ".join(verdict(groups))
+
+
+def largest(view):
+    return view.sizes.argsort()[::-1][: view.per_round]
+
+
+def smallest(view):
+    return view.sizes.argsort()[: view.per_round]
+
+
+def one_step(view):
+    return np.ones(len(view.cohort), np.int64)
+
+
+def halved(learning_rate, round, rounds):
+    return learning_rate / 2**round
+
+
+def never(history):
+    return False
+
+
+def hits(labels, predictions):
+    return int((labels == predictions).sum())
+
+
+class Watching:
+    """The local engine."""
+
+    def __init__(self, run):
+        self.inner = local_engine(run)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class First(MergeRule):
+    name: str = "first"
+    needs_every_reply: bool = True
+
+    def merge(self, replies, weights):
+        return replies[0]
+
+
+OBJECTS = {
+    "sampler": largest,
+    "systems": one_step,
+    "schedule": halved,
+    "stopping_rule": never,
+    "merge_rule": First(),
+    "solver": solvers.sgd(0.5),
+    "mu_controller": ConstantMu(0.25),
+    "engine": Watching,
+    "metrics": {"hits": hits},
+}
+OTHERS = {
+    "sampler": smallest,
+    "systems": largest,
+    "schedule": smallest,
+    "stopping_rule": hits,
+    "merge_rule": MergeRule(),
+    "solver": solvers.adam(),
+    "mu_controller": AutoMu.start(learning_rate=0.1),
+    "metrics": {"misses": hits},
+}
+
+
+def seen(progress):
+    return None
+
+
+@pytest.fixture(scope="module")
+def every_object(mine: Population, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("objects") / "run"
+    result = fedprox.train(PLAN, population=mine, out=out, callbacks=[seen], **OBJECTS)
+    assert all(row["device"] == [4, 3, 2] for row in result.devices)  # all have as many samples
+    assert all(row["steps"] == [1, 1, 1] for row in result.devices)
+    assert result.history.column("learning_rate") == [0.005, 0.005, 0.0025]
+    assert result.history.column("mu") == [0.25] * 3
+    assert "hits" in result.history[-1]
+    return out
+
+
+def test_every_kind_of_object_is_recorded(every_object: Path) -> None:
+    replaced = fedprox.load_run(every_object).replaced
+    assert {part: part_label(record).partition(" ")[0] for part, record in replaced.items() if part != "data"} == {
+        "solver": "sgd",
+        "mu": "ConstantMu",
+        "sampler": "largest",
+        "systems": "one_step",
+        "merge": "first",
+        "schedule": "halved",
+        "stopping": "never",
+        "engine": "Watching",
+        "metrics": "hits",
+    }
+    assert replaced["sampler"]["object"] == f"{__name__}:largest"
+    summary = json.loads((every_object / "summary.json").read_text())
+    assert summary["replaced"] == replaced
+    assert summary["callbacks"] == [f"{__name__}:seen"]  # they replace nothing, and any may follow a resumed run
+
+
+@pytest.mark.parametrize("argument", OTHERS)
+def test_no_object_is_exchanged_on_resume(every_object: Path, mine: Population, argument: str) -> None:
+    before = {file.name: file.read_bytes() for file in every_object.iterdir() if file.is_file()}
+    longer = {**PLAN, "rounds": 3}
+    for given in ({**OBJECTS, argument: OTHERS[argument]}, {k: v for k, v in OBJECTS.items() if k != argument}):
+        with pytest.raises(RunFolderError, match="was made with an object from Python as its"):
+            fedprox.train(longer, population=mine, out=every_object, resume=True, **given)
+    assert {file.name: file.read_bytes() for file in every_object.iterdir() if file.is_file()} == before
+
+
+def test_a_run_with_every_kind_of_object_is_resumed_on_any_engine(mine: Population, tmp_path: Path) -> None:
+    whole = fedprox.train({**PLAN, "rounds": 3}, population=mine, **OBJECTS)
+    fedprox.train(PLAN, population=mine, out=tmp_path / "run", **OBJECTS)
+    elsewhere = {name: given for name, given in OBJECTS.items() if name != "engine"}
+    result = fedprox.train({**PLAN, "rounds": 3}, population=mine, out=tmp_path / "run", resume=True, **elsewhere)
+    for name, array in whole.params.items():
+        np.testing.assert_array_equal(result.params[name], array)
+
+
+def test_reports_name_what_ran(every_object: Path, mine: Population, tmp_path: Path) -> None:
+    fedprox.train({**PLAN, "seed": 1}, population=mine, out=tmp_path / "plain")
+    groups = group_runs([fedprox.load_run(every_object), fedprox.load_run(tmp_path / "plain")])
+    text = " ".join(group.label for group in groups)
+    for words in ("devices.sampling=largest", "systems.model=one_step", "solver.schedule=halved", "merge.rule=first"):
+        assert words in text
+    line = experiment_line(groups)
+    assert line.startswith("data: Population (5 devices")
+    assert "Synthetic" not in line
+    assert "0% stragglers, one_step" in line
+
+
+def test_compare_and_sweep_take_every_kind_of_object(mine: Population, tmp_path: Path) -> None:
+    told: list[int] = []
+    given = {**OBJECTS, "callbacks": [lambda progress: told.append(progress.round)]}
+    both = fedprox.compare(PLAN, ["fedavg", Half("half")], out=tmp_path / "two", population=mine, **given)
+    assert [row["hits"] is not None for row in both.table()] == [True, True]
+    assert told == [0, 1, 2, 0, 1, 2]
+    swept = fedprox.sweep(PLAN, {"seed": [0, 1]}, out=tmp_path / "grid", population=mine, **given)
+    assert not swept.failed
+    with pytest.raises(RunFolderError, match="was made with an object from Python as its sampler"):
+        fedprox.sweep(PLAN, {"seed": [0]}, out=tmp_path / "grid", population=mine, **{**OBJECTS, "sampler": smallest})
+    with pytest.raises(ConfigError, match=r"objects must be given as one of .*; got 'samplr'; did you mean `sampler`"):
+        fedprox.sweep(PLAN, {"seed": [0]}, out=tmp_path / "third", samplr=largest)
+
+
+def test_objects_of_the_wrong_kind_are_refused(mine: Population) -> None:
+    for given, sentence in (
+        ({"sampler": 3}, "`sampler` must be a function; got 3"),
+        ({"stopping_rule": "never"}, "`stopping_rule` must be a function; got 'never'"),
+        ({"merge_rule": max}, "`merge.rule` must name a MergeRule"),
+        ({"engine": 3}, "`engine.name` must name an engine"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            fedprox.train(PLAN, population=mine, **given)

@@ -68,11 +68,11 @@ def test_weights():
     cohort = Cohort(np.array([4, 2, 9]), np.array([10, 30, 60]), np.array([1, 3, 1]))
     everybody, nobody = np.ones(3, bool), np.zeros(3, bool)
     two = np.array([True, True, False])
-    assert merge_weights("uniform", cohort, everybody).tolist() == [0.1, 0.3, 0.6]
-    assert merge_weights("uniform", cohort, two).tolist() == [0.25, 0.75, 0]
-    assert merge_weights("proportional", cohort, everybody).tolist() == [0.2, 0.6, 0.2]
-    assert merge_weights("proportional", cohort, two).tolist() == [0.25, 0.75, 0]
-    assert merge_weights("uniform", cohort, nobody).tolist() == [0, 0, 0]
+    assert merge_weights(cohort, everybody, by_draws=False).tolist() == [0.1, 0.3, 0.6]
+    assert merge_weights(cohort, two, by_draws=False).tolist() == [0.25, 0.75, 0]
+    assert merge_weights(cohort, everybody, by_draws=True).tolist() == [0.2, 0.6, 0.2]
+    assert merge_weights(cohort, two, by_draws=True).tolist() == [0.25, 0.75, 0]
+    assert merge_weights(cohort, nobody, by_draws=False).tolist() == [0, 0, 0]
 
 
 def test_more_devices_than_there_are():

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedprox.config.part_keys import REQUIRED, Key, part_keys
-from fedprox.config.parts import capability, find_part, is_builtin
+from fedprox.config.parts import capability, find_part
 from fedprox.config.privacy import check_privacy
 from fedprox.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedprox.config.config import Config
 
-__all__ = ["check_together"]
+__all__ = ["check_schedule", "check_together"]
 
 _MOST_THREADS, _MOST_DRAWS = 1024, 10**7
 
@@ -41,11 +41,8 @@ def check_together(config: Config) -> None:
                 f"`solver.{name}` must be left out with solver.name = {config.solver.name!r}, which has no such "
                 f"setting; got {getattr(config.solver, name)!r}"
             )
-    if config.solver.schedule != "constant" and "learning_rate" in _keys("solvers", config.solver.name, "solver.name"):
-        raise ConfigError(
-            f"`solver.schedule` must be 'constant' with solver.name = {config.solver.name!r}, which is given its "
-            f"learning rate once, before the first round; got {config.solver.schedule!r}"
-        )
+    if config.solver.schedule != "constant":
+        check_schedule(config, config.solver.schedule)
     _check_finite("solver.options", config.solver.options)
     _check_systems(config)
     path = _keys("data", config.data.name, "data.name").get("path") if not config.data.path else None
@@ -75,6 +72,15 @@ def check_together(config: Config) -> None:
             f"got {config.engine.address!r}"
         )
     check_privacy(config)
+
+
+def check_schedule(config: Config, schedule: str) -> None:
+    """Refuse a learning rate that changes over the rounds with a solver that is given it once."""
+    if "learning_rate" in _keys("solvers", config.solver.name, "solver.name"):
+        raise ConfigError(
+            f"`solver.schedule` must be 'constant' with solver.name = {config.solver.name!r}, which is given its "
+            f"learning rate once, before the first round; got {schedule!r}"
+        )
 
 
 def _follows_the_loss(mu: float | str) -> bool:
@@ -113,11 +119,6 @@ def _check_finite(name: str, value: Any) -> None:
 def _check_systems(config: Config) -> None:
     systems = config.systems
     if systems.model == "clock":
-        if not is_builtin("samplers", config.devices.sampling):
-            raise ConfigError(
-                "`devices.sampling` must be one of uniform, proportional with systems.model = 'clock', which draws "
-                f"among the devices that are available; got {config.devices.sampling!r}"
-            )
         if config.devices.stragglers > 0:
             raise ConfigError(
                 "`devices.stragglers` must be 0 with systems.model = 'clock', which finds out who is late; "

@@ -19,7 +19,7 @@ from fedprox.population import Population, Samples
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.privacy import build_mechanism
 from fedprox.solvers import Solver
-from fedprox.solvers.schedules import build_schedule
+from fedprox.solvers.schedules import Schedule, build_changing
 
 __all__ = ["Blueprint", "device_side"]
 
@@ -32,9 +32,13 @@ def device_side(
     method: Method,
     solver_for: Callable[[int], Solver],
     *,
+    schedule: Schedule | None = None,
     ahead: Callable[[Iterator[Any]], Iterator[Any]] = iter,
 ) -> DeviceSide:
-    """Return the devices' side of a run; everything that solves for a device is built here."""
+    """Return the devices' side of a run; everything that solves for a device is built here.
+
+    `schedule` takes the place of the one that the config names.
+    """
     return DeviceSide(
         model=model,
         method=method,
@@ -47,7 +51,7 @@ def device_side(
         gamma=config.solver.gamma,
         ahead=ahead,
         mechanism=build_mechanism(config),
-        schedule=build_schedule(config.solver, config.rounds) if config.solver.schedule != "constant" else None,
+        schedule=build_changing(config.solver, config.rounds, schedule),
     )
 
 
@@ -63,6 +67,7 @@ class Blueprint:
     method: Method | None = None
     solver: SolverChoice | None = None
     folders: Sequence[str] = ()
+    schedule: Schedule | None = None
 
     def build(self, population: Population) -> DeviceSide:
         """Build the devices' side with the builders that `fedprox.train` uses.
@@ -81,4 +86,4 @@ class Blueprint:
             warnings.simplefilter("ignore")  # whoever made the blueprint has been warned
             solver_for = choose_solver(config, self.solver, method)
         loaded = LoadedSamples.of(population.train, model)
-        return device_side(config, population.train, loaded, model, method, solver_for)
+        return device_side(config, population.train, loaded, model, method, solver_for, schedule=self.schedule)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import cast
 
 from fedprox.config import Config
 from fedprox.config.parts import build_part
@@ -51,23 +52,35 @@ class EngineSetup:
     until_the_end: ExitStack
 
 
-def open_engine(run: EngineSetup) -> Engine:
-    """Return the engine that the config names; it is closed at the end of the run."""
-    name = run.config.engine.name
-    engine: Engine = build_part("engines", "engine.name", run.config.engine, {"run": run, "seed": run.config.seed})
+def open_engine(run: EngineSetup, given: Engine | Callable[[EngineSetup], Engine] | None = None) -> Engine:
+    """Return the engine that the config names, or the one given from Python; it is closed at the end of the run."""
+    name, engine = run.config.engine.name, given
+    if given is None:
+        engine = build_part("engines", "engine.name", run.config.engine, {"run": run, "seed": run.config.seed})
+    elif callable(given):
+        name = getattr(given, "__qualname__", type(given).__qualname__)
+        engine = given(run)
     if missing := [member for member in _MEMBERS if not hasattr(engine, member)]:
         raise ConfigError(
             f"`engine.name` must name an engine, which has `{missing[0]}`, or a callable that returns one; "
             f"got {name!r}, which gives {type(engine).__name__}"
         )
-    run.until_the_end.callback(engine.close)
-    return engine
+    opened = cast(Engine, engine)
+    run.until_the_end.callback(opened.close)
+    return opened
 
 
 def local_engine(run: EngineSetup) -> Engine:
     """Return the engine of this process."""
     side = device_side(
-        run.config, run.population.train, run.train, run.model, run.method, run.solver_for, ahead=run.workers.ahead
+        run.config,
+        run.population.train,
+        run.train,
+        run.model,
+        run.method,
+        run.solver_for,
+        schedule=run.blueprint.schedule,
+        ahead=run.workers.ahead,
     )
     return LocalEngine(side, run.workers)
 

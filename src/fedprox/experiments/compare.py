@@ -16,7 +16,7 @@ from fedprox.config.recipes import load_settings
 from fedprox.config.resolution import keys_of_section, takes_mu
 from fedprox.core.errors import ConfigError, FedProxError, RunError, input_error
 from fedprox.core.metric_columns import own_columns
-from fedprox.experiments.given_objects import check_job_continues
+from fedprox.experiments.given_objects import check_job_continues, named_objects
 from fedprox.experiments.scheduler import Ended, Event, Job
 from fedprox.experiments.unfinished import run_unfinished
 from fedprox.methods import Method
@@ -225,7 +225,7 @@ def compare(
       objects: `population`, `model`, `solver` and other objects, as `fedprox.train` takes them. Runs with objects run
         in this process, one after another; all others in processes of their own.
     """
-    jobs = plan(load_settings(config), variants(methods), seeds, Path(out), _given(objects), resume=resume)
+    jobs = plan(load_settings(config), variants(methods), seeds, Path(out), named_objects(objects), resume=resume)
     return collect(run_unfinished(jobs, workers=workers, on_event=on_event, root=Path(out), records=records))
 
 
@@ -262,11 +262,6 @@ def failure(failed: Sequence[Ended], count: int) -> FedProxError:
     if blamed[0] is None or None in blamed:
         return RunError(sentence)
     return blamed[0] if len(failed) == count else type(blamed[0])(sentence)
-
-
-def _given(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the objects that are not None."""
-    return {name: value for name, value in objects.items() if value is not None}
 
 
 def _config(settings: Mapping[str, Any], chosen: Variant) -> Config:

@@ -10,11 +10,18 @@ from fedprox.config import Config
 from fedprox.models import Model
 from fedprox.models.initial_model import initial_params
 from fedprox.runs.identity import check_continues
-from fedprox.runs.replaced import describe_parts
+from fedprox.runs.replaced import by_part, describe_parts
 
-__all__ = ["check_job_continues"]
+__all__ = ["check_job_continues", "named_objects"]
 
-_SECTIONS = {"population": "data", "model": "model", "method": "method", "solver": "solver", "mu_controller": "mu"}
+_NOT_PARTS = ("callbacks",)  # they follow a run, and replace nothing in it
+
+
+def named_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the objects that are not None; refuse a name that is no argument of `train`."""
+    given = {name: value for name, value in objects.items() if value is not None}
+    by_part(**{name: value for name, value in given.items() if name not in _NOT_PARTS})
+    return given
 
 
 def check_job_continues(folder: Path, config: Config, objects: Mapping[str, Any]) -> None:
@@ -24,5 +31,5 @@ def check_job_continues(folder: Path, config: Config, objects: Mapping[str, Any]
         return
     model = objects.get("model")
     params = initial_params(config, model) if isinstance(model, Model) else None
-    named = {section: objects.get(name) for name, section in _SECTIONS.items()}
+    named = by_part(**{name: value for name, value in objects.items() if name not in _NOT_PARTS})
     check_continues(folder, config, describe_parts(named, params))

@@ -86,8 +86,10 @@ def run_job(
     config: Config, out: str | Path, resume: bool, callbacks: Sequence[Callback], objects: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Run one job and return its last message: its summary, or its error."""
+    own = objects.get("callbacks", ())
+    others = {name: given for name, given in objects.items() if name != "callbacks"}
     try:
-        result = train(config, out=out, resume=resume, callbacks=callbacks, **objects)
+        result = train(config, out=out, resume=resume, callbacks=[*own, *callbacks], **others)
     except FedProxError as error:
         return {"error": str(error), "kind": type(error).__name__}
     except Exception as error:

@@ -18,7 +18,7 @@ from fedprox.config.recipes import load_settings
 from fedprox.config.toml import toml_value
 from fedprox.core.errors import ConfigError, RunError
 from fedprox.experiments.compare import Comparison, check_apart, failure
-from fedprox.experiments.given_objects import check_job_continues
+from fedprox.experiments.given_objects import check_job_continues, named_objects
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.experiments.unfinished import is_complete
 from fedprox.runs.reader import load_run
@@ -123,8 +123,7 @@ def sweep(
       objects: `population`, `model`, `method` and other objects, as `fedprox.train` takes them. Runs with objects run
         in this process, one after another.
     """
-    given = {name: value for name, value in objects.items() if value is not None}
-    jobs = grid(load_settings(config), _axes(axes), Path(out), given)
+    jobs = grid(load_settings(config), _axes(axes), Path(out), named_objects(objects))
     result = run_grid(jobs, workers=workers, on_event=on_event)
     if jobs and not result.done and not isinstance(error := failure(result.failed, len(jobs)), RunError):
         raise error  # what was asked for cannot be run at all

@@ -17,7 +17,9 @@ from fedprox.config import DevicesConfig
 from fedprox.config.parts import build_part
 from fedprox.core.errors import RunError
 from fedprox.core.randomness import Purpose
+from fedprox.participation.clock.availability import Here
 from fedprox.participation.known_devices import KnownDevice
+from fedprox.participation.own_choices import Sampler
 from fedprox.participation.sampling import Cohort, SamplingView, listed
 
 __all__ = ["choose_cohort"]
@@ -31,11 +33,17 @@ def choose_cohort(
     round: int,
     known: Mapping[int, KnownDevice] | None = None,
     purpose: Purpose = Purpose.DEVICES,
+    sampler: Sampler | None = None,
+    here: Here | None = None,
 ) -> Cohort:
-    """Return the devices of a round from a population with these offsets of its training samples."""
-    view = SamplingView(round, config.per_round, offsets, seed, known or {}, purpose)
-    chosen = build_part("samplers", "devices.sampling", config, {"seed": seed})(view)
-    return chosen if isinstance(chosen, Cohort) else listed(_checked(chosen, config.sampling, view), offsets)
+    """Return the devices of a round from a population with these offsets of its training samples.
+
+    `sampler` takes the place of the one that the config names; `here` says who is available, where a clock does.
+    """
+    view = SamplingView(round, config.per_round, offsets, seed, known or {}, purpose, here)
+    name = config.sampling if sampler is None else getattr(sampler, "__qualname__", type(sampler).__qualname__)
+    chosen = (sampler or build_part("samplers", "devices.sampling", config, {"seed": seed}))(view)
+    return chosen if isinstance(chosen, Cohort) else listed(_checked(chosen, name, view), offsets)
 
 
 def _checked(chosen: object, name: str, view: SamplingView) -> NDArray[np.int64]:

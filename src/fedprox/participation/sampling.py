@@ -13,7 +13,7 @@ with probability n_k / n is the owner of a uniformly drawn sample, found by bise
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -62,6 +62,7 @@ class SamplingView:
       seed: of the run.
       known: what the server knows of the devices that were chosen before, by device; kept for samplers of your own.
       purpose: which draw this is, for `words` and `random`.
+      here: on a simulated clock, which of some devices are available: `here(devices) -> bools`.
     """
 
     round: int
@@ -70,6 +71,13 @@ class SamplingView:
     seed: int
     known: Mapping[int, KnownDevice] = field(default_factory=dict)
     purpose: Purpose = Purpose.DEVICES
+    here: Callable[[NDArray[np.int64]], NDArray[np.bool_]] | None = None
+
+    @property
+    def available(self) -> NDArray[np.int64]:
+        """The devices that can be asked: all of them, unless a simulated clock says who is away."""
+        devices = np.arange(len(self.offsets) - 1)
+        return devices if self.here is None else devices[self.here(devices)]
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -110,7 +118,8 @@ class Proportional:
 
 def check_sampling(scheme: str, per_round: int, devices: int) -> None:
     """Refuse a K that the population cannot serve."""
-    if not _declared(scheme, "with_replacement", True) and not 1 <= per_round <= devices:
+    sampler = find_part("samplers", scheme, "devices.sampling")
+    if not getattr(sampler, "with_replacement", True) and not 1 <= per_round <= devices:
         raise ConfigError(
             f"`devices.per_round` must be a whole number from 1 to {devices}, the number of devices, "
             f"with uniform sampling; got {per_round}"
@@ -157,16 +166,10 @@ def draw_without_replacement(total: int, random: NDArray[np.uint64]) -> NDArray[
     return np.fromiter(chosen, np.int64, count)
 
 
-def merge_weights(scheme: str, cohort: Cohort, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+def merge_weights(cohort: Cohort, kept: NDArray[np.bool_], *, by_draws: bool) -> NDArray[np.float64]:
     """Return each listed device's weight in the average over those kept: sums to 1, or all zero if none is kept.
 
     Uniform: n_k / sum n over the kept. Proportional: draws / (number of draws kept), which is m/K when all are kept.
     """
-    by_draws = _declared(scheme, "weighs_draws", False)
     share = np.where(kept, cohort.draws if by_draws else cohort.samples, 0).astype(np.float64)
     return share / max(share.sum(), 1.0)
-
-
-def _declared(scheme: str, name: str, default: bool) -> bool:
-    """Return what a sampler, a class or a function, declares."""
-    return bool(getattr(find_part("samplers", scheme, "devices.sampling"), name, default))

@@ -14,14 +14,15 @@ from fedprox.config import Config
 from fedprox.config.parts import build_part
 from fedprox.core.errors import RunError
 from fedprox.participation.budget import steps_per_epoch
+from fedprox.participation.own_choices import SystemsModel
 from fedprox.participation.sampling import Cohort
 from fedprox.participation.stragglers import Workload, WorkView
 
 __all__ = ["give_work"]
 
 
-def give_work(config: Config, cohort: Cohort, *, round: int) -> Workload:
-    """Return the work of the listed devices of a round."""
+def give_work(config: Config, cohort: Cohort, *, round: int, systems: SystemsModel | None = None) -> Workload:
+    """Return the work of the listed devices of a round; `systems` takes the place of what the config names."""
     epochs = config.solver.epochs
     view = WorkView(
         round=round,
@@ -32,8 +33,15 @@ def give_work(config: Config, cohort: Cohort, *, round: int) -> Workload:
         most_epochs=config.compat.most_epochs(epochs),
         seed=config.seed,
     )
-    given = build_part("systems", "systems.model", config.systems, {"seed": config.seed})(view)
-    return given if isinstance(given, Workload) else _checked(given, config.systems.model, view)
+    if systems is not None:
+        name, model = getattr(systems, "__qualname__", type(systems).__qualname__), systems
+    else:
+        name, model = (
+            config.systems.model,
+            build_part("systems", "systems.model", config.systems, {"seed": config.seed}),
+        )
+    given = model(view)
+    return given if isinstance(given, Workload) else _checked(given, name, view)
 
 
 def _checked(given: object, name: str, view: WorkView) -> Workload:

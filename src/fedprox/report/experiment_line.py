@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedprox.config import Config
+from fedprox.runs.reader import SavedRun
+from fedprox.runs.replaced import part_label
 from fedprox.runs.seed_groups import Group, setting_text
 
 __all__ = ["experiment_line"]
@@ -18,26 +20,35 @@ def experiment_line(groups: Sequence[Group]) -> str:
     """
     runs = [run for group in groups for run in group.runs]
     configs = [run.config for run in runs]
+    systems = [run for run in runs if "systems" in run.replaced]
     known = {len(run.evaluation) for run in runs if len(run.evaluation)}
     parts = [
-        "data: " + _values(_data(config) for config in configs),
+        "data: " + _values(map(_data, runs)),
         *([f"N = {_values(sorted(known))} devices"] if known else []),
         f"K = {_values(config.devices.per_round for config in configs)} per round",
         f"E = {_values(config.solver.epochs for config in configs)} epochs",
-        _systems(configs),
+        _systems([run.config for run in runs if run not in systems], systems),
         _seeds(sorted({run.seed for run in runs})),
     ]
     return "; ".join(parts)
 
 
-def _data(config: Config) -> str:
-    data = config.data
+def _data(run: SavedRun) -> str:
+    if "data" in run.replaced:
+        return part_label(run.replaced["data"])
+    data = run.config.data
     if data.name == "synthetic":
         return f"Synthetic({setting_text(data.alpha)}, {setting_text(data.beta)})"
     return data.name + (f" {data.path}" if data.path else "")
 
 
-def _systems(configs: Sequence[Config]) -> str:
+def _systems(configs: Sequence[Config], given: Sequence[SavedRun]) -> str:
+    """Say how much work devices do: as the configs have it, and as objects from Python decide it."""
+    own = [_values(part_label(run.replaced["systems"]) for run in given)] if given else []
+    return ", ".join([_named_systems(configs), *own] if configs else own)
+
+
+def _named_systems(configs: Sequence[Config]) -> str:
     if any(config.systems.model == "clock" for config in configs):
         return f"simulated clock, deadline {_values(config.systems.deadline for config in configs)}"
     return f"{_values(f'{100 * config.devices.stragglers:g}%' for config in configs)} stragglers"

@@ -109,6 +109,7 @@ class RunSummary(TypedDict):
     own_models: NotRequired[bool]  # whether devices have models of their own
     versions: NotRequired[dict[str, str]]
     replaced: NotRequired[dict[str, dict[str, Any]]]
+    callbacks: NotRequired[list[str]]
 
 
 _KINDS: dict[str, type] = {

@@ -53,7 +53,8 @@ def run_identity(config: Config, replaced: Replaced) -> dict[str, Any]:
     kept = {key: value for key, value in _flat(config.to_dict()).items() if _must_stay(key)}
     own = {key: value for key, value in kept.items() if key not in defaults or defaults[key] != value}
     text = json.dumps(own, sort_keys=True)
-    return {"config": hashlib.sha256(text.encode()).hexdigest(), "replaced": json.loads(json.dumps(replaced))}
+    parts = {part: record for part, record in replaced.items() if part not in _MAY_CHANGE}
+    return {"config": hashlib.sha256(text.encode()).hexdigest(), "replaced": json.loads(json.dumps(parts))}
 
 
 def check_continues(path: Path, config: Config, replaced: Replaced | None = None) -> None:

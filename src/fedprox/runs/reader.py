@@ -84,7 +84,7 @@ class MemoryRun(SavedRun):
     def __init__(
         self, path: Path, config: Config, history: History, summary: dict[str, Any] | None, devices: History
     ) -> None:
-        super().__init__(path, config, history, summary)
+        super().__init__(path, config, history, summary, (summary or {}).get("replaced", {}))
         self.__dict__ |= {"devices": devices, "evaluation": History(), "params": None}
 
 

@@ -13,18 +13,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedprox.core.errors import RunFolderError
+from fedprox.core.errors import ConfigError, RunFolderError, nearest
 from fedprox.core.trees import Tree, flatten_names
 from fedprox.models import Model
 from fedprox.population import Population
 from fedprox.population.folder import read_manifest
 
 __all__ = [
+    "PLACES",
     "Replaced",
+    "by_part",
+    "check_callable",
     "check_present",
     "check_replaced",
     "describe_data",
@@ -36,7 +39,53 @@ __all__ = [
 ]
 
 Replaced = dict[str, dict[str, Any]]
-"""The section of the config that a part replaces -> what is recorded of the part."""
+"""Part -> what is recorded of it."""
+
+
+class _Place(NamedTuple):
+    argument: str  # of `train`
+    key: str  # of the config, whose place it takes
+
+
+PLACES: Mapping[str, _Place] = {
+    "data": _Place("population", "data.name"),
+    "model": _Place("model", "model.name"),
+    "method": _Place("method", "method.name"),
+    "solver": _Place("solver", "solver.name"),
+    "mu": _Place("mu_controller", "method.mu"),
+    "sampler": _Place("sampler", "devices.sampling"),
+    "systems": _Place("systems", "systems.model"),
+    "merge": _Place("merge_rule", "merge.rule"),
+    "schedule": _Place("schedule", "solver.schedule"),
+    "stopping": _Place("stopping_rule", "stop.rule"),
+    "engine": _Place("engine", "engine.name"),
+    "metrics": _Place("metrics", "measure.metrics"),
+}
+"""Every part that can be given from Python."""
+
+_MAY_CHANGE = ("engine",)  # where a run works changes nothing in it
+_FUNCTIONS = ("sampler", "systems", "schedule", "stopping")
+
+
+def by_part(**arguments: object | None) -> dict[str, object | None]:
+    """Return the objects given to `train` by the part that each replaces; refuse an argument that is none of them.
+
+    >>> by_part(population=None, sampler=max)["sampler"]
+    <built-in function max>
+    """
+    known = {place.argument: part for part, place in PLACES.items()}
+    for name in arguments:
+        if name not in known:
+            raise ConfigError(f"objects must be given as one of {', '.join(known)}; got {name!r}{nearest(name, known)}")
+    return {known[name]: given for name, given in arguments.items()}
+
+
+def check_callable(objects: Mapping[str, object | None]) -> None:
+    """Refuse objects in the place of functions."""
+    for part in _FUNCTIONS:
+        given = objects.get(part)
+        if given is not None and not callable(given):
+            raise ConfigError(f"`{PLACES[part].argument}` must be a function; got {given!r}")
 
 
 def describe_parts(
@@ -57,6 +106,8 @@ def describe_parts(
             replaced[part] = describe_data(given, fingerprint=fingerprint)
         elif isinstance(given, Model):
             replaced[part] = describe_model(given, params)
+        elif isinstance(given, Mapping):
+            replaced[part] = {"object": "builtins:dict", "entries": _labels(given)}
         elif given is not None:
             replaced[part] = describe_part(given)
     if recorded:
@@ -105,7 +156,7 @@ def describe_model(model: Model, params: Tree) -> dict[str, Any]:
 def check_present(path: str | Path, recorded: Replaced, given: Mapping[str, object | None]) -> None:
     """Refuse to do without a part that was given from Python."""
     for part, record in recorded.items():
-        if given.get(part) is None:
+        if given.get(part) is None and part not in _MAY_CHANGE:
             raise RunFolderError(
                 f"{path} was made with an object from Python as its {part} ({part_label(record)}); {_how(part)}"
             )
@@ -115,6 +166,8 @@ def check_replaced(path: str | Path, recorded: Replaced, given: Replaced) -> Non
     """Refuse to continue a run with other parts than recorded."""
     check_present(path, recorded, given)
     for part, now in given.items():
+        if part in _MAY_CHANGE:
+            continue
         if part not in recorded:
             raise RunFolderError(
                 f"{path} was made with the {part} that its config names; got {part_label(now)} from Python"
@@ -131,6 +184,8 @@ def check_replaced(path: str | Path, recorded: Replaced, given: Replaced) -> Non
 def part_label(record: Mapping[str, Any]) -> str:
     """Return a recorded part in a few words, for labels."""
     label = str(record.get("name") or str(record.get("object", "?")).split(":")[-1])
+    if isinstance(entries := record.get("entries"), Mapping):
+        label = ", ".join(dict.fromkeys(map(str, entries.values())))
     plain = record.get("settings", {})
     settings = ", ".join(f"{key}={value}" for key, value in plain.items()) if isinstance(plain, Mapping) else ""
     if "sha256" in record:
@@ -148,9 +203,12 @@ def replaced_toml(replaced: Replaced) -> str:
 
 
 def _how(part: str) -> str:
-    argument = {"data": "population", "mu": "mu_controller"}.get(part, part)
-    name = f"`{part}.name` = 'module:object'"
-    return f"give it again from Python, as `{argument}=`, or make the run with {name} in its config"
+    argument, key = PLACES.get(part, (part, f"{part}.name"))
+    return f"give it again from Python, as `{argument}=`, or make the run with `{key}` = 'module:object' in its config"
+
+
+def _labels(given: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(key): part_label(describe_part(value)) for key, value in given.items()}
 
 
 def _as_json(value: Any) -> Any:

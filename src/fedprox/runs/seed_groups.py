@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedprox.config import Config
 from fedprox.runs.reader import SavedRun
-from fedprox.runs.replaced import Replaced, part_label
+from fedprox.runs.replaced import PLACES, Replaced, part_label
 
 __all__ = ["Band", "Group", "differing", "flat_settings", "group_runs", "labels", "setting_text"]
 
@@ -24,6 +24,7 @@ _STILL_USED = {  # settings of a section whose part was given from Python
     "model": ("model.init",),
     "solver": ("solver.learning_rate", "solver.batch_size", "solver.epochs", "solver.gamma"),
 }
+_WHOLE_SECTIONS = ("data", "model", "method", "solver", "systems", "merge")  # others replace one key of theirs
 _NOT_THE_EXPERIMENT = ("seed", "engine.", "checkpoint.")  # what does not make it another experiment
 
 
@@ -127,12 +128,12 @@ def flat_settings(config: Config, replaced: Replaced | None = None) -> dict[str,
     for name, value in config.to_dict().items():
         flat |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
     for part, record in (replaced or {}).items():
-        if part == "mu":
-            flat["method.mu"] = part_label(record)
-            continue
+        place = PLACES[part].key if part in PLACES else f"{part}.name"
         kept = _STILL_USED.get(part, ())
-        flat = {key: item for key, item in flat.items() if key.split(".")[0] != part or key in kept}
-        flat[f"{part}.name"] = part_label(record)
+        if part in _WHOLE_SECTIONS:
+            flat = {key: item for key, item in flat.items() if key.split(".")[0] != part or key in kept}
+        named = part_label(record)
+        flat[place] = [*flat.get(place, []), named] if part == "metrics" else named
     return flat
 
 

@@ -23,7 +23,7 @@ from fedprox.config.fields import Count, Positive, Share
 from fedprox.config.parts import build_part
 from fedprox.core.errors import RunError
 
-__all__ = ["build_schedule", "constant", "cosine", "exponential", "step"]
+__all__ = ["Schedule", "build_changing", "build_schedule", "constant", "cosine", "exponential", "step"]
 
 
 def constant(learning_rate: float, round: int, rounds: int) -> float:
@@ -47,16 +47,25 @@ def step(learning_rate: float, round: int, rounds: int, step_rounds: Count = 50,
     return learning_rate * step_factor ** ((round - 1) // step_rounds)
 
 
-def build_schedule(config: SolverConfig, rounds: int) -> Callable[[int], float]:
-    """Return the learning rate as a function of the round, as the config names it."""
-    schedule = build_part("schedules", "solver.schedule", config)
+Schedule = Callable[[float, int, int], float]
+"""A function of the learning rate, the round and the number of rounds."""
+
+
+def build_changing(config: SolverConfig, rounds: int, given: Schedule | None = None) -> Callable[[int], float] | None:
+    """Return the learning rate as a function of the round; None where it is the same in every round."""
+    return None if given is None and config.schedule == "constant" else build_schedule(config, rounds, given)
+
+
+def build_schedule(config: SolverConfig, rounds: int, given: Schedule | None = None) -> Callable[[int], float]:
+    """Return the learning rate as a function of the round, as the config names it or as a given object has it."""
+    schedule = given or build_part("schedules", "solver.schedule", config)
+    name = config.schedule if given is None else getattr(given, "__qualname__", type(given).__qualname__)
 
     def rate(round: int) -> float:
         value = schedule(config.learning_rate, round, rounds)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise RunError(
-                f"`solver.schedule` must give a number > 0 in every round; {config.schedule!r} gives {value!r} in "
-                f"round {round}"
+                f"`solver.schedule` must give a number > 0 in every round; {name!r} gives {value!r} in round {round}"
             )
         return float(value)
 

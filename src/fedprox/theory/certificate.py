@@ -90,6 +90,10 @@ class Certificate:
         return "certificate" if self.guaranteed else "no certificate"
 
 
+_GIVEN_AGAIN = ("data", "model", "solver")  # parts from Python without which the run cannot be taken again
+_LEAVE_THE_ROUNDS_ALONE = ("metrics", "stopping", "engine")
+
+
 def certify(
     run: str | Path,
     *,
@@ -116,6 +120,7 @@ def certify(
     metrics, recorded = read_history(run), read_history(run, "devices")
     _check_arguments(len(recorded), resample, round, epsilon, most_devices)
     _refuse(config, replaced, recorded, resample)
+    replaced = {part: record for part, record in replaced.items() if part in _GIVEN_AGAIN}
     given = {"data": population, "model": model, "solver": solver}
     check_present(run, replaced, given)
     population = population or data.load(config)
@@ -167,7 +172,7 @@ def _check_arguments(rounds: int, resample: int, round: int, epsilon: float, mos
 
 def _refuse(config: Config, replaced: Replaced, recorded: History, resample: int) -> None:
     reasons = []
-    if others := [part for part in replaced if part not in ("data", "model", "solver")]:
+    if others := [part for part in replaced if part not in (*_GIVEN_AGAIN, *_LEAVE_THE_ROUNDS_ALONE)]:
         reasons.append(f"its {others[0]} was given from Python ({part_label(replaced[others[0]])})")
     if config.method.name != "fedprox":
         reasons.append(f"`method.name` must be 'fedprox'; it is {config.method.name!r}")

@@ -22,16 +22,20 @@ class Followers:
     Args:
       config: the run's config.
       out: the run folder; trackers write in it or beside it.
+      name: what the bar is called; by default the config's method.
       progress: show a bar: on a terminal or in a notebook, and nowhere else.
       track: names of trackers, or one name.
     """
 
-    def __init__(self, config: Config, out: str | Path | None, *, progress: bool, track: str | Sequence[str]) -> None:
+    def __init__(
+        self, config: Config, out: str | Path | None, *, name: str = "", progress: bool, track: str | Sequence[str]
+    ) -> None:
         names = [track] if isinstance(track, str) else list(track)
         if names and out is None:
             raise ConfigError(f"`track` must be used with `out`, the run folder; got track={names[0]!r} without it")
         self._config, self._path = config, None if out is None else Path(out)
         self._trackers: list[Tracker] = [build(name, Path(out), config) for name in names if out is not None]
+        self._name = name or config.method.name
         self._progress, self._open = progress, ExitStack()
 
     def __enter__(self) -> Followers:
@@ -54,4 +58,4 @@ class Followers:
 
     def _show(self, progress: Progress) -> None:
         if self._bars is not None:
-            self._bars.show(self._config.method.name, progress.round, progress.rounds, progress.metrics)
+            self._bars.show(self._name, progress.round, progress.rounds, progress.metrics)

@@ -6,7 +6,7 @@ A simulation and a federation of real devices keep the same journal, so that wha
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedprox.config import Config
@@ -22,21 +22,34 @@ from fedprox.runs.replaced import Replaced
 from fedprox.runs.stopping import Outcome
 from fedprox.training.state import State
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "StoppingRule"]
+
+StoppingRule = Callable[[History], Any]
+"""A function of the history so far that returns whether the run is to end."""
 
 
 class Journal:
     """What has been recorded so far; without a folder it is kept in memory alone."""
 
     def __init__(
-        self, config: Config, folder: RunFolder | None, started: float, replaced: Replaced | None = None
+        self,
+        config: Config,
+        folder: RunFolder | None,
+        started: float,
+        replaced: Replaced | None = None,
+        *,
+        stopping_rule: StoppingRule | None = None,
+        callbacks: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self._replaced = replaced or {}
         self.history, self.devices = History(), History()
         self._outcome = Outcome()
         self._config = config
-        self._rule = build_part("stopping", "stop.rule", config.stop) if config.stop.rule else None
+        self._rule = stopping_rule
+        if stopping_rule is None and config.stop.rule:
+            self._rule = build_part("stopping", "stop.rule", config.stop)
+        self._callbacks = list(callbacks)
         self._started = started
 
     @property
@@ -108,4 +121,5 @@ class Journal:
             "seconds": self.seconds,
             "peak_memory_mb": peak_memory(),
             **({"replaced": self._replaced} if self._replaced else {}),
+            **({"callbacks": self._callbacks} if self._callbacks else {}),
         }

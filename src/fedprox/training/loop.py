@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from fedprox import __version__
 from fedprox.config import Config
-from fedprox.config.parts import is_builtin
 from fedprox.core.errors import RunError
 from fedprox.core.randomness import Purpose
 from fedprox.core.signals import interrupts_between_rounds
@@ -25,11 +24,13 @@ from fedprox.methods import Method, merging, mu
 from fedprox.methods.merging import MergeRule
 from fedprox.participation.clock import Clock
 from fedprox.participation.known_devices import update_known
+from fedprox.participation.own_choices import OwnChoices
 from fedprox.participation.traffic import Traffic
 from fedprox.population import Population
 from fedprox.privacy import Normals, build_accountant, build_mechanism, seeded_normals
 from fedprox.runs.folder import is_measured
 from fedprox.solvers import Solver
+from fedprox.solvers.schedules import Schedule
 from fedprox.training.journal import Journal
 from fedprox.training.plan import RoundPlan, plan_round, settle
 from fedprox.training.result import Callback, Progress, Result
@@ -46,6 +47,7 @@ class RunParts:
 
     Attributes:
       state: where it starts; it changes from round to round.
+      choices, schedule: objects from Python in place of what the config names.
       server_noise: the source of the server's noise in a round, for private runs; None: the seed's, as in a simulation.
       released: how many rounds have been sent out so far; None: each once, as in a simulation.
       secret_cohorts: whether devices are drawn from the system's randomness, not from the seed.
@@ -59,6 +61,8 @@ class RunParts:
     rule: MergeRule
     traffic: Traffic
     clock: Clock | None = None
+    choices: OwnChoices | None = None
+    schedule: Schedule | None = None
     server_noise: Normals | None = None
     released: Callable[[], int] | None = None
     secret_cohorts: bool = False
@@ -155,6 +159,10 @@ class _Run:
     def _mu_learns(self) -> bool:
         return mu.learns(self.state.controller)
 
+    @property
+    def _choices(self) -> OwnChoices:
+        return self.parts.choices or OwnChoices()
+
     def _plan(self) -> RoundPlan:
         return plan_round(
             self.config,
@@ -165,6 +173,7 @@ class _Run:
             now=self.state.simulated_seconds,
             known=self.state.known,
             cohort_seed=secrets.randbits(64) if self.parts.secret_cohorts else None,
+            choices=self._choices,
         )
 
     def _request(self, plan: RoundPlan, used_mu: float) -> RoundRequest:
@@ -226,7 +235,7 @@ class _Run:
         is_due = is_measured(state.round, self.config)
         measures = self.measurer.measure(state.params, self._own_models()) if is_due else None
         state.controller = state.controller.after(replace(signals, loss=measures.train_loss if measures else None))
-        if not is_builtin("samplers", self.config.devices.sampling) and state.round:
+        if state.round and self._choices.has_own_sampler(self.config):
             losses = measures.device_losses if measures else {}
             listed, seconds = round_record["device"], round_record.get("seconds")
             state.known = update_known(state.known, state.round, listed, losses, seconds)
@@ -238,7 +247,7 @@ class _Run:
             **gamma_summary(round_record.get("gamma")),
             **(self.accountant.record(self._released) if self.accountant else {}),
             "mu": used_mu,
-            **learning_rate(self.config, state.round),
+            **learning_rate(self.config, state.round, self.parts.schedule),
             **self._sent_so_far(),
             "seconds": self.journal.seconds,
             "solve_seconds": round_record["solve_seconds"],

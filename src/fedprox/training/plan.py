@@ -19,8 +19,10 @@ from fedprox.core.errors import ConfigError
 from fedprox.core.randomness import Purpose
 from fedprox.methods import Method
 from fedprox.participation.clock import Clock, Timed
+from fedprox.participation.clock.availability import Here, ask_chosen
 from fedprox.participation.cohort_choice import choose_cohort
 from fedprox.participation.known_devices import KnownDevice
+from fedprox.participation.own_choices import OwnChoices
 from fedprox.participation.sampling import Cohort, merge_weights
 from fedprox.participation.stragglers import Workload, failures
 from fedprox.participation.work_choice import give_work
@@ -42,6 +44,7 @@ class RoundPlan:
     weights: NDArray[np.float64]
     second: SecondDraw | None = None
     timed: Timed | None = None  # what the clock says, where there is one
+    weighs_draws: bool = False  # whether replies are averaged by draws, and not by n_k
 
     def record(self) -> dict[str, Any]:
         """Return the plan as the fields of `devices.jsonl`."""
@@ -90,29 +93,41 @@ def plan_round(
     now: float = 0.0,
     known: Mapping[int, KnownDevice] | None = None,
     cohort_seed: int | None = None,
+    choices: OwnChoices | None = None,
 ) -> RoundPlan:
     """Return the plan of a round.
 
     With systems.model = "clock" it needs the clock and the simulated time, with a sampler of one's own what is `known`.
     `cohort_seed` takes the place of the seed where devices are drawn: private rounds on real devices have one that is
-    not known.
+    not known. `choices` are a sampler and a systems model from Python.
     """
+    choices = choices or OwnChoices()
     chosen, offsets = config.devices, population.train.offsets
     draw = {"seed": config.seed, "round": round}
     timed = None
-    if clock is None:
+
+    def choose(here: Here | None = None) -> Cohort:
         seed = config.seed if cohort_seed is None else cohort_seed
-        cohort = choose_cohort(chosen, offsets, seed=seed, round=round, known=known)
-        work = give_work(config, cohort, round=round)
+        own = choices.sampler
+        return choose_cohort(chosen, offsets, seed=seed, round=round, known=known, sampler=own, here=here)
+
+    if clock is None:
+        cohort = choose()
+        work = give_work(config, cohort, round=round, systems=choices.systems)
     else:
-        asked = clock.ask(offsets, now=now, round=round)
+        if choices.has_own_sampler(config):
+            asked = ask_chosen(choose, clock.source.seconds_left, now=now, round=round)
+        else:
+            asked = clock.ask(offsets, now=now, round=round)
         cohort = asked.cohort
         work, timed = clock.work(asked, round)
     population.check(cohort.devices)
     failed = failures(cohort, share=chosen.failure, **draw)
     kept = method.kept(work) & ~failed & (work.budget > 0)
-    second = _second_draw(config, population, cohort.devices[failed], round) if method.second_draw else None
-    return RoundPlan(round, cohort, work, failed, kept, _weights(config, cohort, kept), second, timed)
+    by_draws = choices.weighs_draws(config)
+    second = _second_draw(config, population, cohort.devices[failed], round, choices) if method.second_draw else None
+    weights = _weights(config, cohort, kept, by_draws)
+    return RoundPlan(round, cohort, work, failed, kept, weights, second, timed, by_draws)
 
 
 def settle(
@@ -123,17 +138,26 @@ def settle(
         return plan
     work = replace(plan.work, straggler=plan.work.straggler | cut_off)
     kept = method.kept(work) & plan.kept & replied
-    return replace(plan, work=work, kept=kept, weights=_weights(config, plan.cohort, kept))
+    return replace(plan, work=work, kept=kept, weights=_weights(config, plan.cohort, kept, plan.weighs_draws))
 
 
-def _weights(config: Config, cohort: Cohort, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _weights(config: Config, cohort: Cohort, kept: NDArray[np.bool_], by_draws: bool) -> NDArray[np.float64]:
     if config.privacy.clip > 0:
         return equal_weights(config.devices.per_round, kept)
-    return merge_weights(config.devices.sampling, cohort, kept)
+    return merge_weights(cohort, kept, by_draws=by_draws)
 
 
-def _second_draw(config: Config, population: Population, failed: NDArray[np.int64], round: int) -> SecondDraw:
-    chosen, offsets, purpose = config.devices, population.train.offsets, Purpose.SECOND_DEVICES
-    cohort = choose_cohort(chosen, offsets, seed=config.seed, round=round, purpose=purpose)
+def _second_draw(
+    config: Config, population: Population, failed: NDArray[np.int64], round: int, choices: OwnChoices
+) -> SecondDraw:
+    cohort = choose_cohort(
+        config.devices,
+        population.train.offsets,
+        seed=config.seed,
+        round=round,
+        purpose=Purpose.SECOND_DEVICES,
+        sampler=choices.sampler,
+    )
     population.check(cohort.devices)
-    return SecondDraw(cohort, merge_weights(chosen.sampling, cohort, ~np.isin(cohort.devices, failed)))
+    replied = ~np.isin(cohort.devices, failed)
+    return SecondDraw(cohort, merge_weights(cohort, replied, by_draws=choices.weighs_draws(config)))

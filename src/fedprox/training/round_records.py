@@ -11,7 +11,7 @@ from fedprox.engines import RoundOutcome
 from fedprox.measures import Measures
 from fedprox.participation.traffic import Traffic
 from fedprox.solvers import Solver
-from fedprox.solvers.schedules import build_schedule
+from fedprox.solvers.schedules import Schedule, build_changing
 from fedprox.training.plan import RoundPlan
 
 __all__ = ["bytes_sent", "clipped", "finite", "gamma_summary", "learning_rate", "stopped_by"]
@@ -83,8 +83,7 @@ def finite(measures: Measures, dissimilarity: bool) -> dict[str, float | None]:
     return {**kept, **measures.own, **reports}
 
 
-def learning_rate(config: Config, round: int) -> dict[str, float]:
+def learning_rate(config: Config, round: int, given: Schedule | None = None) -> dict[str, float]:
     """Return the learning rate of a round, where it changes over the rounds; round 0 has that of the first."""
-    if config.solver.schedule == "constant":
-        return {}
-    return {"learning_rate": build_schedule(config.solver, config.rounds)(max(round, 1))}
+    rate = build_changing(config.solver, config.rounds, given)
+    return {} if rate is None else {"learning_rate": rate(max(round, 1))}

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,16 @@ from typing import Any
 from fedprox import data, methods
 from fedprox.config import Config
 from fedprox.config.part_search import folders
-from fedprox.config.parts import is_builtin
 from fedprox.config.resolution import names_modules
+from fedprox.config.rules import check_schedule
 from fedprox.core.compilation import prepare
 from fedprox.core.threads import Workers
-from fedprox.engines import Blueprint
+from fedprox.engines import Blueprint, Engine
 from fedprox.engines.by_name import EngineSetup, open_engine
 from fedprox.measures import Measurer
 from fedprox.measures.metrics import Metric, Metrics, build_metrics
 from fedprox.methods import Method, merging, mu
+from fedprox.methods.merging import MergeRule
 from fedprox.methods.parameter_roles import assign_roles
 from fedprox.methods.solver_choice import SolverChoice, choose_solver
 from fedprox.methods.traffic import measure_traffic
@@ -33,16 +34,18 @@ from fedprox.models.initial_model import initial_params
 from fedprox.models.loss_shape import check_losses
 from fedprox.models.model import checked_model
 from fedprox.participation.clock import build_clock
+from fedprox.participation.own_choices import OwnChoices, Sampler, SystemsModel
 from fedprox.participation.sampling import check_sampling
 from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.privacy import check_private
 from fedprox.runs.folder import RunFolder, check_usable
 from fedprox.runs.identity import split_config
-from fedprox.runs.replaced import describe_parts
+from fedprox.runs.replaced import by_part, check_callable, describe_part, describe_parts
+from fedprox.solvers.schedules import Schedule
 from fedprox.training.cost import check_start
 from fedprox.training.followers import Followers
-from fedprox.training.journal import Journal
+from fedprox.training.journal import Journal, StoppingRule
 from fedprox.training.loop import RunParts, run_training
 from fedprox.training.plan import check_plan
 from fedprox.training.result import Callback, Result
@@ -59,6 +62,12 @@ def train(
     method: Method | None = None,
     solver: SolverChoice | None = None,
     mu_controller: mu.MuController | None = None,
+    sampler: Sampler | None = None,
+    systems: SystemsModel | None = None,
+    merge_rule: MergeRule | None = None,
+    schedule: Schedule | None = None,
+    stopping_rule: StoppingRule | None = None,
+    engine: Engine | Callable[[EngineSetup], Engine] | None = None,
     metrics: Mapping[str, Metric] | None = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
@@ -71,6 +80,8 @@ def train(
     Args:
       config: a `Config`, a dict of settings, the path of a TOML file or the name of a recipe.
       population, model, method, solver, mu_controller: objects that replace what the config names.
+      sampler, systems, merge_rule, schedule, stopping_rule, engine: likewise; functions that a config names are called
+        in the same way, an engine is an object or a callable that gets an `EngineSetup`.
       metrics: functions of labels and predictions by name, beside those of `measure.metrics`.
       callbacks: called after every round with a `Progress`; one that returns True ends the run.
       out: the run folder to write; nothing is written without it.
@@ -88,12 +99,30 @@ def train(
     config, recorded = split_config(config)
     config = Config.of(config)
     prepare()
-    followers = Followers(config, out, progress=progress, track=track)
+    followers = Followers(config, out, name=getattr(method, "name", ""), progress=progress, track=track)
     settings = config.to_dict()
-    given = Blueprint(settings, model, method, solver, folders() if names_modules(settings) else ())
-    objects = {"data": population, "model": model, "method": method, "solver": solver, "mu": mu_controller}
+    given = Blueprint(settings, model, method, solver, folders() if names_modules(settings) else (), schedule)
+    objects = by_part(
+        population=population,
+        model=model,
+        method=method,
+        solver=solver,
+        mu_controller=mu_controller,
+        sampler=sampler,
+        systems=systems,
+        merge_rule=merge_rule,
+        schedule=schedule,
+        stopping_rule=stopping_rule,
+        engine=engine,
+        metrics=metrics,
+    )
+    check_callable(objects)
+    if schedule is not None:
+        check_schedule(config, getattr(schedule, "__qualname__", type(schedule).__qualname__))
+    choices = OwnChoices(sampler, systems)
     population = data.load(config) if population is None else data.with_set_aside(config, population)
-    check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
+    if sampler is None:
+        check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
     check_start(config, population, mu_controller)
     model = checked_model(model if model is not None else data.model_for(config, population))
     population = data.match_model(population, model)
@@ -107,10 +136,10 @@ def train(
     replaced = describe_parts(objects, params, fingerprint=out is not None, recorded=recorded)
     own_metrics = Metrics(build_metrics(config.measure, metrics), model, population)
     state = State(params, method.start(params), controller)
-    rule = merging.build(config.merge, method, config.privacy)
+    rule = merging.build(config.merge, method, config.privacy, merge_rule)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     check_plan(config, method)
-    clock = build_clock(config, population.devices, traffic)
+    clock = build_clock(config, population.devices, traffic) if systems is None else None
     if out is not None:
         check_usable(Path(out), config, resume=resume, replaced=replaced)  # before a cluster starts
     with ExitStack() as open_until_the_end:
@@ -118,9 +147,10 @@ def train(
         workers = Workers(config.engine.local_workers)
         open_until_the_end.callback(workers.close)
         train_data = LoadedSamples.of(population.train, model)
-        engine = open_engine(
-            EngineSetup(config, given, population, train_data, model, method, solver_for, workers, open_until_the_end)
+        setup = EngineSetup(
+            config, given, population, train_data, model, method, solver_for, workers, open_until_the_end
         )
+        opened = open_engine(setup, engine)
         measurer = Measurer(
             population,
             train_data,
@@ -131,11 +161,12 @@ def train(
             gradients=config.measure.dissimilarity,
             weighted=config.compat.weighted,
             metrics=own_metrics,
-            device_losses=not is_builtin("samplers", config.devices.sampling),
+            device_losses=choices.has_own_sampler(config),
         )
         folder = None if out is None else RunFolder(out, config, resume=resume, replaced=replaced)
         if folder is not None:
             open_until_the_end.callback(folder.close)
-        journal = Journal(config, folder, started, replaced)
-        parts = RunParts(config, population, method, solver_for, state, rule, traffic, clock)
-        return followers.ended(run_training(parts, engine, measurer, journal, [*callbacks, *followers.callbacks]))
+        told = [str(describe_part(callback)["object"]) for callback in callbacks]
+        journal = Journal(config, folder, started, replaced, stopping_rule=stopping_rule, callbacks=told)
+        parts = RunParts(config, population, method, solver_for, state, rule, traffic, clock, choices, schedule)
+        return followers.ended(run_training(parts, opened, measurer, journal, [*callbacks, *followers.callbacks]))

@@ -25,9 +25,9 @@ __all__ = [
 ]
 
 
-def build(config: MergeConfig, method: Method, privacy: PrivacyConfig) -> MergeRule:
-    """Return the rule that the config names, checked against what the method and privacy allow."""
-    rule: MergeRule = build_part("merge", "merge.rule", config)
-    check_kind(rule, MergeRule, "a MergeRule", "merge.rule", config.rule)
+def build(config: MergeConfig, method: Method, privacy: PrivacyConfig, given: MergeRule | None = None) -> MergeRule:
+    """Return the rule that the config names, or that is given, checked against what the method and privacy allow."""
+    rule: MergeRule = build_part("merge", "merge.rule", config) if given is None else given
+    check_kind(rule, MergeRule, "a MergeRule", "merge.rule", config.rule if given is None else type(given).__name__)
     check_merging(rule, method, privacy)
     return rule

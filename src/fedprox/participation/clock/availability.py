@@ -24,13 +24,15 @@ from fedprox.core.errors import RunError
 from fedprox.core.randomness import Purpose, stream, words
 from fedprox.participation.sampling import Cohort, draw_without_replacement, listed, owners
 
-__all__ = ["Asked", "ask", "most_candidates"]
+__all__ = ["Asked", "Here", "ask", "ask_chosen", "most_candidates"]
 
 _WAIT = 900.0  # seconds until the server looks again
 _LONGEST_WAIT = 7 * 86400.0
 _BLOCK = 64
 
 Indices = NDArray[np.int64]
+Here = Callable[[Indices], NDArray[np.bool_]]
+"""Which of some devices are available."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,38 @@ def ask(
         if chosen:
             return Asked(listed(np.array(chosen, np.int64), offsets), start, away)
         start += _WAIT
-    raise RunError(
+    raise _nobody(round)
+
+
+def ask_chosen(
+    choose: Callable[[Here], Cohort],
+    seconds_left: Callable[[Indices, float], NDArray[np.float64]],
+    *,
+    now: float,
+    round: int,
+) -> Asked:
+    """Find the devices of a round with a sampler of one's own: of those that it chooses, the ones that are not away.
+
+    Where all of them are away, the server waits and the sampler chooses again.
+    """
+    start = now
+    while start <= now + _LONGEST_WAIT:
+        here = _here(seconds_left, start)
+        cohort = choose(here)
+        present = here(cohort.devices)
+        if present.any():
+            asked = Cohort(cohort.devices[present], cohort.samples[present], cohort.draws[present])
+            return Asked(asked, start, int((~present).sum()))
+        start += _WAIT
+    raise _nobody(round)
+
+
+def _here(seconds_left: Callable[[Indices, float], NDArray[np.float64]], start: float) -> Here:
+    return lambda devices: seconds_left(devices, start) > 0
+
+
+def _nobody(round: int) -> RunError:
+    return RunError(
         f"no device was available for {_LONGEST_WAIT:.0f} simulated seconds in round {round}; "
         "`systems.profile` or `systems.trace` must leave some time in which devices can be asked"
     )
