@@ -27,6 +27,7 @@ SLOW_FILES = {
     "test_examples.py",
     "test_kill.py",
     "test_lstm.py",
+    "test_notebooks.py",
     "test_paper_runs.py",
     "test_paper_smoke.py",
     "test_ray.py",

@@ -72,8 +72,11 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    pages = list((tmp_path / "site").glob("*.html"))
+    pages = [*(tmp_path / "site").glob("*.html"), *(tmp_path / "site" / "notebooks").glob("*.html")]
     assert len(pages) > 5
     for page in pages:
         assert not re.search(r'<(script|img|link)[^>]+(src|href)="https?://', page.read_text()), page.name
+    notebook = (tmp_path / "site" / "notebooks" / "quickstart.html").read_text()
+    assert "fedprox (mu=1) ends with the highest test accuracy" in notebook
+    assert 'src="data:image/png' in notebook
     assert "Run a federated optimisation" in (tmp_path / "site" / "reference.html").read_text()
