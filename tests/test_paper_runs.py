@@ -1,16 +1,22 @@
 """The runs behind the figures: which there are, what they are called, and that shared ones are one."""
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from conftest import population_of
+from fedprox.cli import app
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.paper.experiments import EXPERIMENTS, Curve
+from fedprox.paper.figures import collect_notes
 from fedprox.paper.make import list_names, make, overview
+from fedprox.paper.measured_times import collect_published, measure_times
 from fedprox.paper.protocol import DATASETS
 from fedprox.paper.reduced import reduced_folder, take_subset, write_reduced
 from fedprox.paper.remaining import Remaining
@@ -19,6 +25,8 @@ from fedprox.paper.runs import Setting, build_config, build_jobs, config_hash, e
 from fedprox.paper.scales import SCALES, Subset, find_scale
 from fedprox.population.folder import open_population
 from fedprox.training.train import train
+
+ROOT = Path(__file__).parents[1]
 
 
 def setting_of(scale="desk", out="somewhere", seeds=None):
@@ -101,6 +109,35 @@ def test_desk_is_expected_to_take_less_than_ninety_minutes_on_two_cores():
     assert sum(expected_seconds(job, setting.scale) for job in jobs_of_all(setting)) / 2 < 90 * 60
     assert [row["name"] for row in overview(setting)] == [*list_names("all"), "all"]
     assert overview(setting)[-1]["left"] == 447
+
+
+def test_the_list_tells_measured_times_or_that_there_are_none(tmp_path):
+    rows = {row["name"]: row for row in overview(setting_of("desk"))}
+    published = json.loads((ROOT / "docs" / "paper" / "figure3.json").read_text())["runs"]
+    assert rows["figure3"]["measured_runs"] == rows["figure3"]["runs"] == len(published)
+    assert rows["figure3"]["measured_seconds"] == pytest.approx(sum(run["seconds"] for run in published))
+    smoke = Setting(tmp_path, find_scale("smoke"))
+    jobs = build_jobs(EXPERIMENTS["figure3"].curves, smoke)
+    assert measure_times(jobs, smoke) == (0, 0)
+    jobs[0].out.mkdir(parents=True)
+    (jobs[0].out / "summary.json").write_text(json.dumps({"rounds": jobs[0].config.rounds, "seconds": 2.5}))
+    assert measure_times(jobs, smoke) == (2.5, 1)
+    shown = CliRunner().invoke(
+        app, ["paper", "list", "--scale", "smoke", "--out", str(tmp_path)], env={"COLUMNS": "200"}
+    )
+    assert re.search(r"^figure3 .* 2 s for 1 of the runs$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^figure1 .* not measured$", shown.stdout, re.MULTILINE)
+
+
+def test_the_published_times_are_those_behind_the_figures():
+    shipped = json.loads((ROOT / "src" / "fedprox" / "paper" / "published_seconds.json").read_text())
+    assert shipped == collect_published(ROOT / "docs" / "paper")
+
+
+@pytest.mark.parametrize(("name", "is_said"), [("figure1", True), ("figure7", True), ("figure2", False)])
+def test_figures_say_why_fedavg_is_not_seen_without_stragglers(name, is_said, tmp_path):
+    notes = " ".join(collect_notes(EXPERIMENTS[name], Results(Setting(tmp_path, find_scale("smoke")))))
+    assert ("one curve stands for both" in notes) == is_said
 
 
 def test_every_reduction_is_said():

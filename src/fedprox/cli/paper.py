@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,14 +95,28 @@ def _list(setting: Setting, workers: int, as_json: bool) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("name", "what", "runs", "left", f"about, on {cores} cores"):
+    for heading in ("name", "what", "runs", "left", "measured"):
         table.add_column(heading, justify="left" if heading in ("name", "what") else "right")
     for row in rows:
         table.add_row(
-            row["name"], row["about"], str(row["runs"]), str(row["left"]), duration(row["core_seconds"] / cores)
+            row["name"], row["about"], str(row["runs"]), str(row["left"]), _measured_words(row, cores, duration)
         )
     output_console().print(table)
     typer.echo(f"\nscale {setting.scale.name}: {setting.scale.about}")
+    typer.echo(
+        f"measured: the times of runs in {setting.out}"
+        f"{f', in {setting.records}' if setting.records else ''} and of those behind the published figures, "
+        f"divided by {cores}, the number of cores"
+    )
+
+
+def _measured_words(row: dict[str, Any], cores: int, duration: Callable[[float], str]) -> str:
+    if row["runs"] == 0:
+        return ""
+    if row["measured_runs"] == 0:
+        return "not measured"
+    words = duration(row["measured_seconds"] / cores)
+    return words if row["measured_runs"] == row["runs"] else f"{words} for {row['measured_runs']} of the runs"
 
 
 class _Bar:

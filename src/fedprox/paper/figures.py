@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -45,10 +46,24 @@ def collect_notes(experiment: Experiment, results: Results) -> list[str]:
     fewer = [f"{DATASETS[name].title} {count}" for name, count in seeds.items() if count != usual]
     notes = [f"Means and one standard deviation over {usual} seeds" + (f" ({', '.join(fewer)})." if fewer else ".")]
     notes += [results.reductions[name] for name in datasets if name in results.reductions]
+    if _same_without_stragglers(experiment):
+        notes.append("At 0% stragglers FedAvg drops nobody and is FedProx with mu = 0: one curve stands for both.")
     missing = sum(len(results.runs(curve)) < seeds[curve.dataset] for curve in experiment.curves)
     if missing:
         notes.append(f"{missing} of {len(experiment.curves)} curves lack runs.")
     return notes
+
+
+def _same_without_stragglers(experiment: Experiment) -> bool:
+    """Return whether a panel without stragglers shows FedAvg and FedProx with mu = 0, of which one hides the other."""
+    for panel in (panel for row in experiment.rows for panel in row):
+        curves = {curve for _, curve in panel.curves}
+        if any(
+            curve.method == "fedavg" and curve.stragglers == 0 and replace(curve, method="fedprox", mu=0.0) in curves
+            for curve in curves
+        ):
+            return True
+    return False
 
 
 def _draw_panel(axes: Any, panel: Panel, results: Results) -> None:

@@ -15,6 +15,7 @@ from fedprox.experiments.scheduler import Event, Job
 from fedprox.paper.experiments import EXPERIMENTS, Experiment
 from fedprox.paper.figures import collect_notes, plot_experiment
 from fedprox.paper.headline import headline, headline_lines
+from fedprox.paper.measured_times import measure_times
 from fedprox.paper.protocol import DATASETS
 from fedprox.paper.provenance import provenance
 from fedprox.paper.results import Results
@@ -113,8 +114,13 @@ def make(
 
 
 def overview(setting: Setting) -> list[dict[str, Any]]:
-    """Return for each experiment how many runs it needs, how many of them are left, and about how long those take."""
-    rows = [{"name": TABLE, "about": "statistics of the four real data sets", "runs": 0, "left": 0, "core_seconds": 0}]
+    """Return for each experiment how many runs it needs, how many of them are left, and how long runs take.
+
+    `core_seconds` is the estimate for those that are left; `measured_seconds` is what was measured, here or for the
+    published figures, for `measured_runs` of all.
+    """
+    none = {"runs": 0, "left": 0, "core_seconds": 0, "measured_runs": 0, "measured_seconds": 0.0}
+    rows: list[dict[str, Any]] = [{"name": TABLE, "about": "statistics of the four real data sets", **none}]
     every = [curve for experiment in EXPERIMENTS.values() for curve in experiment.curves]
     for name, about, curves in (
         *((each.name, each.about, each.curves) for each in EXPERIMENTS.values()),
@@ -123,7 +129,18 @@ def overview(setting: Setting) -> list[dict[str, Any]]:
         jobs = build_jobs(curves, setting)
         left = [job for job in jobs if finished_folder(job, setting) is None]
         seconds = sum(expected_seconds(job, setting.scale) for job in left)
-        rows.append({"name": name, "about": about, "runs": len(jobs), "left": len(left), "core_seconds": seconds})
+        measured = measure_times(jobs, setting)
+        rows.append(
+            {
+                "name": name,
+                "about": about,
+                "runs": len(jobs),
+                "left": len(left),
+                "core_seconds": seconds,
+                "measured_runs": measured.runs,
+                "measured_seconds": measured.seconds,
+            }
+        )
     return rows
 
 
