@@ -119,8 +119,11 @@ def test_the_list_tells_measured_times_or_that_there_are_none(tmp_path):
     smoke = Setting(tmp_path, find_scale("smoke"))
     jobs = build_jobs(EXPERIMENTS["figure3"].curves, smoke)
     assert measure_times(jobs, smoke) == (0, 0)
-    jobs[0].out.mkdir(parents=True)
-    (jobs[0].out / "summary.json").write_text(json.dumps({"rounds": jobs[0].config.rounds, "seconds": 2.5}))
+    train({"rounds": 2, "data": {"devices": 3}, "devices": {"per_round": 2}}, out=tmp_path / "run")
+    jobs[0].out.parent.mkdir()
+    summary = {**json.loads((tmp_path / "run" / "summary.json").read_text()), "seconds": 2.5}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps({**summary, "rounds": jobs[0].config.rounds}))
+    (tmp_path / "run").rename(jobs[0].out)
     assert measure_times(jobs, smoke) == (2.5, 1)
     shown = CliRunner().invoke(
         app, ["paper", "list", "--scale", "smoke", "--out", str(tmp_path)], env={"COLUMNS": "200"}
