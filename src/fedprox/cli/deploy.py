@@ -89,6 +89,7 @@ def trial(
     from fedprox.deploy.settings import check_deployable, project_settings, run_settings
     from fedprox.deploy.trial import Trial
     from fedprox.runs.folder import check_usable, read_summary
+    from fedprox.runs.identity import read_config
     from fedprox.runs.reader import load_run
     from fedprox.runs.summary_text import start_lines, summary_lines
 
@@ -96,7 +97,8 @@ def trial(
     add_folders([str(project.absolute())])  # where Flower finds the parts that the settings name
     config = run_settings(project_settings(project), {"set": overrides})
     check_deployable(config)
-    check_usable(out, config, resume=resume)
+    recorded = read_config(out)[1] if resume and (out / "config.toml").exists() else {}
+    check_usable(out, config, resume=resume, replaced=recorded)  # the app gives its objects again
     place = Path(tempfile.mkdtemp(prefix="fedprox-trial-"))
     with exits_on_termination(), Trial(place, config.deploy.devices, secure=not insecure) as federation:
         if not as_json:

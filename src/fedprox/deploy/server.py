@@ -6,7 +6,7 @@ It writes the same run folder as a simulation. It can be killed at any moment an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedprox import methods
 from fedprox.config import Config
 from fedprox.core.files import json_line, write_atomically
+from fedprox.core.trees import Tree
 from fedprox.deploy.engine import FlowerEngine
 from fedprox.deploy.measured_speeds import trace_rows
 from fedprox.deploy.measuring import ReportMeasurer
@@ -32,7 +33,9 @@ from fedprox.models import Model
 from fedprox.models.initial_model import initial_params
 from fedprox.participation.sampling import check_sampling
 from fedprox.privacy import check_private, system_normals
+from fedprox.runs.deployed import describe_deployed
 from fedprox.runs.folder import RunFolder
+from fedprox.runs.replaced import Replaced, describe_part, describe_parts
 from fedprox.solvers import Solver
 from fedprox.training.journal import Journal
 from fedprox.training.loop import RunParts, run_training
@@ -75,6 +78,7 @@ def server_app(
             mu_controller=mu_controller(config) if mu_controller is not None else None,
             callbacks=callbacks,
             resume=resume_flag(context.run_config),
+            model_source=describe_part(model)["object"],
         )
 
     return app
@@ -91,10 +95,12 @@ def run_federation(
     mu_controller: mu.MuController | None = None,
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
+    model_source: str | None = None,
 ) -> Result:
-    """Run a federation over a Flower `Grid` and write its run folder."""
+    """Run a federation over a Flower `Grid` and write its run folder; `model_source` names what made the model."""
     started = time.perf_counter()
     check_deployable(config)
+    objects = {"method": method, "solver": solver, "mu": mu_controller}
     method = method or methods.build(config.method, config.seed)
     roles = assign_roles(config, model, method)
     personal = PersonalVersions() if roles.personal else None
@@ -105,9 +111,10 @@ def run_federation(
     state = State(params, method.start(params), controller)
     check_private(config.privacy, method, state.controller, config.deploy.devices)
     rule = merging.build(config.merge, method, config.privacy)
-    check_limit(config, params)
+    check_limit(config, roles.exchanged(params))
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
-    folder = RunFolder(out, config, resume=resume)
+    replaced = _replaced(config, objects, params)
+    folder = RunFolder(out, config, resume=resume, replaced=replaced)
     try:
         post = Post(grid)
         roster = Roster(config.deploy.devices, post)
@@ -128,7 +135,9 @@ def run_federation(
             secret_cohorts=config.privacy.noise_multiplier > 0,
         )
         engine = FlowerEngine(config, method, solver_for, roster, post, releases, roles, personal)
-        journal = Journal(config, folder, started)
+        deployed = describe_deployed(population, model, params, model_source)
+        told = [str(describe_part(callback)["object"]) for callback in callbacks]
+        journal = Journal(config, folder, started, replaced, callbacks=told, deployed=deployed)
         measurer = ReportMeasurer(config, roster, post, roles, personal)
         result = run_training(parts, engine, measurer, journal, callbacks)
         if (trace := trace_rows(result.devices, population.devices)) is not None:
@@ -136,6 +145,18 @@ def run_federation(
         return result
     finally:
         folder.close()
+
+
+def _replaced(config: Config, objects: Mapping[str, object | None], params: Tree) -> Replaced:
+    """Return the parts that were given as objects and are not what the config names."""
+    given = describe_parts(objects, params)
+    method = methods.build(config.method, config.seed)
+    named: dict[str, Callable[[], object]] = {
+        "method": lambda: method,
+        "solver": lambda: choose_solver(config, None, method)(0),
+        "mu": lambda: mu.build(config.method, config.solver.learning_rate, config.seed),
+    }
+    return {part: record for part, record in given.items() if record != describe_part(named[part]())}
 
 
 def _releases(config: Config, folder: RunFolder) -> Releases | None:

@@ -251,7 +251,10 @@ def _written(file: Path) -> int | None:
 
 
 def _quoted(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, (str, bool)) else str(value)
+    """Return a value for a run config: TOML, of which Flower ends a string at its first quotation mark."""
+    if not isinstance(value, (str, bool)):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace('\\"', "\\u0022")
 
 
 def _signal_group(leader: int, number: signal.Signals) -> None:

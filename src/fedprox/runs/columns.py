@@ -110,6 +110,7 @@ class RunSummary(TypedDict):
     versions: NotRequired[dict[str, str]]
     replaced: NotRequired[dict[str, dict[str, Any]]]
     callbacks: NotRequired[list[str]]
+    deployed: NotRequired[dict[str, Any]]  # of a run on real devices: its model, and the samples of each device
 
 
 _KINDS: dict[str, type] = {

@@ -23,6 +23,7 @@ from fedprox.population import Population
 from fedprox.population.labels import Labels, decode
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.population.renumbered import aligned, targets
+from fedprox.runs.deployed import check_whole_model, configured_data
 from fedprox.runs.own_models import choose_device_model, read_own_models
 from fedprox.runs.reader import SavedRun, load_run
 from fedprox.runs.replaced import Replaced, check_present, check_replaced, describe_parts
@@ -51,8 +52,9 @@ def evaluate(
     prepare()
     run = load_run(path)
     check_present(path, _parts(run, "data", "model"), {"data": population, "model": model})
+    check_whole_model(run)
     is_own = population is None or "data" in run.replaced
-    known = population if "data" in run.replaced else data.load(run.config)
+    known = population if "data" in run.replaced else configured_data(run, population)
     if known is None:
         raise RunFolderError(f"{path} has no data of its own that can be loaded")
     labels = _labels(run)
@@ -109,9 +111,10 @@ def predict(
     run = load_run(path)
     needed = ("model",) if model is not None else ("data", "model")
     check_present(path, _parts(run, *needed), {"data": population, "model": model})
+    check_whole_model(run)
     known = population
-    if known is None and "data" not in run.replaced:
-        known = data.load(run.config)
+    if known is None and "data" not in run.replaced and not (model is not None and "deployed" in (run.summary or {})):
+        known = configured_data(run)
     model, params = _model(run, known, x.shape[1:], 0, model)
     if model.predict is None:
         raise RunFolderError(f"the model {model.name} of {path} gives no labels")

@@ -40,9 +40,10 @@ class Journal:
         *,
         stopping_rule: StoppingRule | None = None,
         callbacks: Sequence[str] = (),
+        deployed: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
-        self._replaced = replaced or {}
+        self._replaced, self._deployed = replaced or {}, deployed
         self.history, self.devices = History(), History()
         self._outcome = Outcome()
         self._config = config
@@ -122,4 +123,5 @@ class Journal:
             "peak_memory_mb": peak_memory(),
             **({"replaced": self._replaced} if self._replaced else {}),
             **({"callbacks": self._callbacks} if self._callbacks else {}),
+            **({"deployed": dict(self._deployed)} if self._deployed else {}),
         }
