@@ -22,6 +22,7 @@ import pytest
 import fedprox
 from fedprox import data
 from fedprox.config import Config, with_overrides
+from fedprox.core.errors import RunError
 from fedprox.core.files import read_tensors
 from fedprox.core.trees import flatten_names
 from fedprox.deploy.client import Device
@@ -229,7 +230,8 @@ def server_process(trial):
 
 
 def overrides(settings):
-    return shlex.join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
+    return shlex.join(f"{key}={value}" for key, value in values.items())
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +252,9 @@ def federation(tmp_path_factory):
     with trial:
         for name, settings in OWN_PARTS.items():
             trial.run(folder / "app", folder / name, {"set": overrides(settings)}, start_seconds=400)
-        trial.submit(folder / "app", {"out": str(folder / "nowhere"), "set": "method.name=federation.nowhere:Half"})
+        with pytest.raises(RunError) as failed:
+            trial.run(folder / "app", folder / "nowhere", {"set": "method.name=federation.nowhere:Half"})
+        story["missing"] = str(failed.value)
         stranger = trial.start_node(0, key=folder / "stranger" / "node0", name="stranger")
         trial.submit(folder / "app", {"out": str(out)})
         wait(lambda: rounds_done(out) >= 2, 400, trial.log("superlink"))
@@ -322,8 +326,8 @@ def test_personal_parameters_are_on_the_devices_alone(federation, monkeypatch):
 
 def test_a_part_that_is_missing_on_the_server_is_one_sentence(federation):
     assert not (federation["folder"] / "nowhere").exists()
-    log = " ".join(federation["trial"].log("superlink").split())
-    assert "`method.name` must name a module that can be imported (ModuleNotFoundError: No module named " in log
+    sentence = "`method.name` must name a module that can be imported (ModuleNotFoundError: No module named "
+    assert f"has failed: ServerApp failed with exception: {sentence}" in federation["missing"]
 
 
 def test_the_losses_are_those_of_the_simulation(federation, devices):

@@ -28,6 +28,7 @@ from fedprox.runs.folder import is_running
 __all__ = ["Trial"]
 
 _CONNECTION = "trial"
+_LOOK = 10.0  # seconds between two questions whether a server has failed
 
 
 class Trial:
@@ -111,29 +112,41 @@ class Trial:
             *("--node-config", f"partition-id={number} num-partitions={self.nodes}"),
         )
 
-    def submit(self, app: Path, run_config: Mapping[str, Any] | None = None) -> None:
-        """Hand an app to the SuperLink, which starts it at once."""
+    def submit(self, app: Path, run_config: Mapping[str, Any] | None = None) -> str:
+        """Hand an app to the SuperLink, which starts it at once, and return the number of the run."""
         settings = [f"{key}={_quoted(value)}" for key, value in (run_config or {}).items()]
         options = ["--run-config", " ".join(settings)] if settings else []
-        self.flwr("run", str(app.absolute()), _CONNECTION, "--format", "json", *options)
+        return str(self.flwr("run", str(app.absolute()), _CONNECTION, "--format", "json", *options).get("run-id", ""))
+
+    def failure(self, run: str) -> str | None:
+        """Return why the server of a run has failed, or None where it has not; this takes seconds."""
+        known = self.flwr("list", _CONNECTION, "--run-id", run, "--format", "json").get("runs", [])
+        failed = [one for one in known if one.get("status") == "finished:failed"]
+        return str(failed[0].get("status-details", "")) if failed else None
 
     def run(
         self, app: Path, out: Path, run_config: Mapping[str, Any] | None = None, *, start_seconds: float = 120
     ) -> None:
         """Run an app to its end; `out` is the run folder that its server writes."""
         before = _written(out / "summary.json")  # of the part of the run that is to be continued
-        self.submit(app, {"out": str(out.absolute()), **(run_config or {})})
-        end = time.monotonic() + start_seconds
+        number = self.submit(app, {"out": str(out.absolute()), **(run_config or {})})
+        submitted = looked = time.monotonic()
         while not is_running(out):
             if _written(out / "summary.json") not in (None, before):
                 return
-            if time.monotonic() > end:
+            now = time.monotonic()
+            if now > submitted + start_seconds:
                 raise RunError(f"the server of {app} must start within {start_seconds:g} seconds; {self._last_words()}")
+            if now > looked + _LOOK:
+                if (why := self.failure(number)) is not None:
+                    raise RunError(f"the server of {app} has failed: {why}")
+                looked = time.monotonic()
             time.sleep(0.1)
         while is_running(out):
             time.sleep(0.2)
         if _written(out / "summary.json") in (None, before):
-            raise RunError(f"the server of {app} ended before its run did; {self._last_words()}")
+            why = self.failure(number)
+            raise RunError(f"the server of {app} ended before its run did: {why or self._last_words()}")
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Call `flwr` and return what it answers; with `--format json` it fails with exit code 0."""
