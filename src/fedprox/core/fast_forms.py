@@ -7,7 +7,7 @@ as long there. And it has no fast code for the derivative of a maximum over wind
 
 So before a program is compiled, its operations are looked through (in calls, loops and branches too) and such
 convolutions are written as transpose, convolution, transpose, such derivatives as comparisons. A convolution of few
-inputs and outputs, as the first of most networks is, gets more outputs, which are dropped, and the derivative by the
+outputs, as the first of most networks is, computes neighbouring pixels as further outputs, and the derivative by the
 weights is summed over a few examples at a time. What the program computes stays the same, up to rounding. A program
 without any of them is left as it is.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -105,7 +105,7 @@ def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
     params, name = equation.params, equation.primitive.name
     if name == "conv_general_dilated" and (
         tuple(params["dimension_numbers"]) != _axes(equation.invars[0].aval.ndim)
-        or _added_outputs(equation.invars[1].aval.shape, params)
+        or _tile(equation.invars[0].aval.shape, equation.invars[1].aval.shape, params) is not None
     ):
         return _convolution
     if (
@@ -126,33 +126,77 @@ def _axes(dimensions: int) -> tuple[tuple[int, ...], ...]:
 
 def _convolution(left: jax.Array, right: jax.Array, *, dimension_numbers: Any, **params: Any) -> jax.Array:
     fast = _axes(left.ndim)
-    outputs = right.shape[dimension_numbers[1][0]]
-    added = _added_outputs(right.shape, {**params, "dimension_numbers": dimension_numbers})
+    tile = _tile(left.shape, right.shape, {**params, "dimension_numbers": dimension_numbers})
     left, right = (
         lax.transpose(array, [given[form.index(axis)] for axis in range(array.ndim)])
         for array, given, form in zip((left, right), dimension_numbers, fast, strict=False)
     )
-    if added:
-        right = jnp.pad(right, [(0, 0)] * (right.ndim - 1) + [(0, added)])
     params["padding"] = list(params["padding"])
-    names = lax.ConvDimensionNumbers(*fast)
-    parts = [(left, right)]
-    if params["feature_group_count"] == params["batch_group_count"] == 1:
-        parts = [
+    convolve = partial(lax.conv_general_dilated, dimension_numbers=lax.ConvDimensionNumbers(*fast))
+    if tile is not None:
+        out = _tiled(convolve, left, right, tile, params)
+    elif params["feature_group_count"] == params["batch_group_count"] == 1:
+        parts = (
             (lax.slice_in_dim(left, begin, end, axis=-1), lax.slice_in_dim(right, begin, end, axis=-2))
             for begin, end in _parts(left.shape[-1], right.shape[:-2])
-        ]
-    each = (lax.conv_general_dilated(*part, dimension_numbers=names, **params) for part in parts)
-    out = reduce(jnp.add, each)[..., :outputs]
+        )
+        out = reduce(jnp.add, (convolve(*part, **params) for part in parts))
+    else:
+        out = convolve(left, right, **params)
     given = dimension_numbers[2]
     return lax.transpose(out, [fast[2][given.index(axis)] for axis in range(out.ndim)])
 
 
-def _added_outputs(weights: tuple[int, ...], params: Any) -> int:
-    """Return how many outputs to add to a convolution of few inputs and outputs: it then takes a third of the time."""
-    outputs, inputs = (weights[axis] for axis in params["dimension_numbers"][1][:2])
-    is_plain = params["feature_group_count"] == params["batch_group_count"] == 1
-    return _OUTPUTS - outputs if is_plain and inputs <= _FEW and outputs < _OUTPUTS else 0
+def _tile(left: tuple[int, ...], right: tuple[int, ...], params: Any) -> tuple[int, int] | None:
+    """Return how many pixels, down and across, a convolution of images computes as outputs of one; None for as it is.
+
+    The library's kernel makes 32 outputs at once, also where fewer are asked for. With a tile of s x t pixels the
+    weights are a window of (height + s - 1) x (width + t - 1) with s t times the outputs, each of them shifted, and the
+    window moves by whole tiles. The tile with the least work is taken, if it saves enough to pay for the copies.
+    """
+    (_, _, *space), (outputs, inputs, *window), _ = params["dimension_numbers"]
+    is_plain = (
+        len(space) == 2
+        and params["feature_group_count"] == params["batch_group_count"] == 1
+        and all(step == 1 for name in _STEPS for step in params[name])
+        and math.prod(right[axis] for axis in window) < _WINDOW
+    )
+    if not is_plain or right[outputs] >= _OUTPUTS:
+        return None
+    reach = [right[axis] for axis in window]
+    sizes = [left[a] + sum(pad) - size + 1 for a, pad, size in zip(space, params["padding"], reach, strict=True)]
+
+    def work(tile: tuple[int, int]) -> int:
+        each = (-(-size // step) * (near + step - 1) for size, near, step in zip(sizes, reach, tile, strict=True))
+        return math.prod(each) * max(_OUTPUTS, math.prod(tile) * right[outputs])
+
+    best = min(((down, across) for down in range(1, 7) for across in range(1, 7)), key=work)
+    if work(best) <= _WORTH * work((1, 1)):
+        return best
+    return (1, 1) if right[inputs] <= _FEW else None
+
+
+def _tiled(convolve: Any, left: jax.Array, right: jax.Array, tile: tuple[int, int], params: Any) -> jax.Array:
+    """Return the convolution with the pixels of a tile as further outputs."""
+    outputs, count = right.shape[-1], math.prod(tile)
+    sizes = [
+        size + sum(pad) - reach + 1
+        for size, pad, reach in zip(left.shape[1:3], params["padding"], right.shape[:2], strict=True)
+    ]
+    tiles = [-(-size // step) for size, step in zip(sizes, tile, strict=True)]
+    shifted = [
+        jnp.pad(right, [*((at, step - 1 - at) for at, step in zip(place, tile, strict=True)), (0, 0), (0, 0)])
+        for place in itertools.product(*map(range, tile))
+    ]
+    weights = jnp.concatenate(shifted, axis=-1)
+    weights = jnp.pad(weights, [(0, 0)] * 3 + [(0, max(_OUTPUTS - count * outputs, 0))])
+    padding = [
+        (before, after + number * step - size)
+        for (before, after), number, step, size in zip(params["padding"], tiles, tile, sizes, strict=True)
+    ]
+    out = convolve(left, weights, **{**params, "padding": padding, "window_strides": tile})[..., : count * outputs]
+    out = out.reshape(len(left), *tiles, *tile, outputs).transpose(0, 1, 3, 2, 4, 5)
+    return out.reshape(len(left), tiles[0] * tile[0], tiles[1] * tile[1], outputs)[:, : sizes[0], : sizes[1]]
 
 
 def _parts(inputs: int, window: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -166,8 +210,10 @@ def _parts(inputs: int, window: tuple[int, ...]) -> list[tuple[int, int]]:
     return [(begin, min(begin + _EXAMPLES, inputs)) for begin in range(0, inputs, _EXAMPLES)]
 
 
-_OUTPUTS, _FEW = 32, 8  # the library's kernel makes 32 outputs at once, also where fewer are asked for
+_OUTPUTS, _FEW = 32, 8
 _EXAMPLES, _WINDOW = 8, 100
+_WORTH = 0.62  # of the work of single pixels, that a tile may take
+_STEPS = ("window_strides", "lhs_dilation", "rhs_dilation")
 
 
 def _max_pooling_derivative(source: jax.Array, operand: jax.Array, *, window_dimensions: Any, **_: Any) -> jax.Array:

@@ -1,7 +1,7 @@
 """The layers that the networks for images share: dense layers, convolutions, 2x2 max pooling.
 
 Images are (batch, height, width, channels), kernels (height, width, inputs, outputs), dense weights (inputs, outputs).
-Pooling is a reshape and a maximum, whose derivative is fast; that of a sliding window is not.
+Pooling compares slices, whose derivatives are fast; that of a sliding window is not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jax import lax
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
 
-__all__ = ["apply_dense", "convolve", "image_shape", "init_convolution", "init_dense", "max_pool"]
+__all__ = ["apply_dense", "convolve_and_pool", "image_shape", "init_convolution", "init_dense", "max_pool"]
 
 Start = Literal["he", "fan_in"]
 
@@ -40,21 +40,29 @@ def apply_dense(layer: Tree, x: jax.Array) -> jax.Array:
     return x @ layer["weight"] + layer["bias"]
 
 
-def convolve(layer: Tree, image: jax.Array, padding: Literal["SAME", "VALID"] = "SAME") -> jax.Array:
-    """Return the convolution of a batch of images, with the layer's bias."""
+def convolve_and_pool(layer: Tree, image: jax.Array, padding: Literal["SAME", "VALID"] = "SAME") -> jax.Array:
+    """Return a convolution of a batch of images, with 2 x 2 max pooling, the layer's bias and ReLU.
+
+    Bias and ReLU keep the order of numbers, so that they may follow the maximum: a quarter of the work.
+    """
     out = lax.conv_general_dilated(image, layer["weight"], (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    return out + layer["bias"]
+    return jax.nn.relu(max_pool(out) + layer["bias"])
 
 
 def max_pool(image: jax.Array) -> jax.Array:
     """Return the maximum of each 2 x 2 pixels; an odd last row or column is left out.
+
+    Rows are compared first, then the halves of a row of pixel pairs: XLA computes both with whole vectors, and their
+    derivatives too.
 
     >>> max_pool(jnp.arange(9.0).reshape(1, 3, 3, 1)).ravel().tolist()
     [4.0]
     """
     batch, height, width, channels = image.shape
     even = image[:, : height // 2 * 2, : width // 2 * 2]
-    return even.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
+    pairs = even.reshape(batch, height // 2, 2, width // 2, 2 * channels)
+    rows = jnp.maximum(pairs[:, :, 0], pairs[:, :, 1])
+    return jnp.maximum(rows[..., :channels], rows[..., channels:])
 
 
 def image_shape(model: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 import jax
 
 from fedprox.core.trees import Tree
-from fedprox.models.layers import apply_dense, convolve, image_shape, init_convolution, init_dense, max_pool
+from fedprox.models.layers import apply_dense, convolve_and_pool, image_shape, init_convolution, init_dense
 from fedprox.models.model import Model, classifier
 
 __all__ = ["mcmahan_cnn"]
@@ -42,7 +42,7 @@ def mcmahan_cnn(shape: tuple[int, ...], classes: int) -> Model:
     def scores(params: Tree, x: jax.Array) -> jax.Array:
         image = x.reshape(len(x), height, width, depth)
         for layer in ("conv1", "conv2"):
-            image = max_pool(jax.nn.relu(convolve(params[layer], image)))
+            image = convolve_and_pool(params[layer], image)
         inner = jax.nn.relu(apply_dense(params["dense"], image.reshape(len(x), -1)))
         return apply_dense(params["output"], inner)
 
