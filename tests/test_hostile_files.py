@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
 import math
 import os
 import struct
+import time
 import zipfile
 
 import numpy as np
@@ -20,6 +22,7 @@ from fedprox.core.errors import ConfigError, DataError
 from fedprox.core.reading import Bounded, check_archive, reading, unpacked
 from fedprox.data import read_arrow, read_leaf, read_npz
 from fedprox.data.idx import read_idx
+from fedprox.data.shakespeare import read_roles
 from fedprox.data.text_files import open_bytes
 from fedprox.participation.clock.profiles import read_profile
 from fedprox.participation.clock.trace import read_trace
@@ -278,3 +281,13 @@ def test_arrow_columns_without_values(tmp_path):
         parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
         with pytest.raises(DataError, match=f"the column {name} must have a value in every row; 1 have none"):
             read_arrow(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("piece", ["[\n", "<<\n", "_[", "[" * 900 + "\n", "x      A" * 100 + ".\n", "\n", " \n"])
+def test_plays_are_read_in_time_that_grows_with_their_length(tmp_path, piece):
+    file = tmp_path / "pg100.txt"
+    file.write_text("A PLAY\n\nby William Shakespeare\n\nACT I. SCENE 1.\n" + piece * (50_000 // len(piece)))
+    begun = time.monotonic()
+    with contextlib.suppress(DataError):
+        read_roles(file)
+    assert time.monotonic() - begun < 20  # minutes to hours, where a pattern looks at everything from everywhere

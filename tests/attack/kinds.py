@@ -7,13 +7,14 @@ case of a kind with digests that ends with other data than were written is a sil
 from __future__ import annotations
 
 import gzip
-import io
+import importlib
 import json
 import random
 import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,26 @@ import numpy as np
 from typer.testing import CliRunner
 
 import fedprox
-from attack.mutations import damaged, nasty_settings
+from attack.mutations import NASTY, damaged, nasty_settings
 from fedprox.cli import app
 from fedprox.config import Config
 from fedprox.config.toml import read_toml
 from fedprox.core.errors import FedProxError
+from fedprox.core.files import read_tensors, write_tensors
 from fedprox.data import read_arrow, read_leaf, read_npz
+from fedprox.data.cifar10 import read_batch
+from fedprox.data.csv import read_csv
 from fedprox.data.idx import read_idx
+from fedprox.data.sent140 import read_tweets
+from fedprox.data.shakespeare import read_roles
+from fedprox.data.word_vectors import read_vectors
 from fedprox.participation.clock.profiles import read_profile
 from fedprox.participation.clock.trace import read_trace
 from fedprox.population import Population
 from fedprox.population.folder import open_population
 from fedprox.population.writer import save_population
+from fedprox.runs.checkpoint import Checkpoint
+from fedprox.runs.folder import RunFolder
 
 __all__ = ["KINDS", "Kind"]
 
@@ -47,7 +56,7 @@ class SilentChangeError(Exception):
 class Kind:
     """`make(folder)` writes sound input once; `attack(folder, dice)` damages a copy and reads it."""
 
-    make: Callable[[Path], None]
+    make: Callable[[Path], Any]
     attack: Callable[[Path, random.Random], None]
 
 
@@ -176,13 +185,16 @@ def _run_make(folder: Path) -> None:
 
 def _run_attack(folder: Path, dice: random.Random) -> None:
     _damage_folder(folder / "run", folder / "case", dice)
-    commands = (["report"], ["watch", "--once"], ["export"], ["evaluate"])
-    result = CliRunner().invoke(app, [*dice.choice(commands), str(folder / "case")])
+    commands, weights = (["watch", "--once"], ["export"], ["evaluate"], ["report"]), (6, 2, 2, 1)  # the slow ones less
+    result = CliRunner().invoke(app, [*dice.choices(commands, weights)[0], str(folder / "case")])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
+    if result.exit_code:
+        raise FedProxError(result.output)
 
 
 def _checkpoint_attack(folder: Path, dice: random.Random) -> None:
+    """Resume a damaged run folder: it must go on from a state that the run had, or be refused."""
     shutil.rmtree(folder / "case", ignore_errors=True)
     shutil.copytree(folder / "run", folder / "case")
     names = [
@@ -190,29 +202,111 @@ def _checkpoint_attack(folder: Path, dice: random.Random) -> None:
     ]
     file = dice.choice(sorted(names))
     file.write_bytes(damaged(file.read_bytes(), dice))
+    config = Config.from_dict({**SMALL, "rounds": 3, "checkpoint": {"every": 1}})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = fedprox.train({**SMALL, "rounds": 3, "checkpoint": {"every": 1}}, out=folder / "case", resume=True)
-    with np.load(folder / "expected.npz") as expected:
-        whole = [expected[name] for name in expected.files]
-    if not all(np.array_equal(a, b) for a, b in zip(whole, result.params.values(), strict=True)):
+        if dice.random() < 0.1:
+            result = fedprox.train(config, out=folder / "case", resume=True)
+            with np.load(folder / "expected.npz") as expected:
+                whole = [expected[name] for name in expected.files]
+            is_same = all(np.array_equal(a, b) for a, b in zip(whole, result.params.values(), strict=True))
+        else:  # what decides how it goes on, without the round itself
+            resumed = RunFolder(folder / "case", config, resume=True)
+            resumed.close()
+            is_same = resumed.checkpoint is None or _state(resumed.checkpoint) in _states(folder / "run")
+    if not is_same:
         raise SilentChangeError("a run went on from a damaged checkpoint")
 
 
-def _message_make(folder: Path) -> None:
-    (folder / "array.npy").write_bytes(_npy(np.arange(6, dtype=np.float32).reshape(2, 3)))
+@cache
+def _states(run: Path) -> list[bytes]:
+    """Return the states that a whole run has kept."""
+    found = []
+    for name in ("state", "previous"):
+        tensors, values = read_tensors(run / "checkpoint" / f"{name}.safetensors")
+        found.append(_state(Checkpoint(values["round"], tensors, values["state"])))
+    return found
+
+
+def _state(checkpoint: Checkpoint) -> bytes:
+    arrays = [name.encode() + array.tobytes() for name, array in sorted(checkpoint.tensors.items())]
+    return b"".join([json.dumps([checkpoint.round, checkpoint.state], sort_keys=True).encode(), *arrays])
+
+
+def _model_make(folder: Path) -> None:
+    write_tensors(folder / "model.safetensors", {"weight": np.ones((60, 10), np.float32), "bias": np.ones(10)}, {})
+
+
+def _model_attack(folder: Path, dice: random.Random) -> None:
+    file = folder / "case.safetensors"
+    file.write_bytes(damaged((folder / "model.safetensors").read_bytes(), dice))
+    tensors, values = read_tensors(file)
+    if values is not None and not all((array == 1).all() for array in tensors.values()):
+        raise SilentChangeError("a damaged model was read")
 
 
 def _message_attack(folder: Path, dice: random.Random) -> None:
-    from fedprox.deploy.messages import read_array
+    """Change a good message of a node, and give it to every place of the server that takes one."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
-    read_array(damaged((folder / "array.npy").read_bytes(), dice))
+    from test_deploy_fuzz import GOOD, check
+
+    records = dice.choice(GOOD).to_records()
+    for _ in range(dice.choice((1, 1, 2, 4))):
+        change = dice.randrange(6)
+        if change == 0 and "values" in records:
+            key = dice.choice([*records["values"], "steps", "loss", "device", "train_samples"])
+            records["values"][key] = dice.choice(_VALUES)
+        elif change == 1 and records.config_records.get("values"):
+            records["values"].pop(dice.choice(sorted(records["values"])))
+        elif change <= 3 and records.array_records.get("arrays"):
+            name = dice.choice(sorted(records["arrays"]))
+            sent = records["arrays"][name]
+            shape = dice.choice((sent.shape, sent.shape, (), (2**62,), (0, 5)))
+            dtype = dice.choice((sent.dtype, sent.dtype, "O", "float64", "<U99"))
+            records["arrays"][name] = Array(dtype, shape, sent.stype, damaged(sent.data, dice))
+        elif change == 4:
+            name = dice.choice(("weight", "", "x" * 10_000))
+            records["arrays"] = ArrayRecord({name: Array("float32", (2,), "numpy.ndarray", dice.randbytes(40))})
+        elif change == 5:
+            kind = dice.choice((MetricRecord({"a": 1.0}), ConfigRecord({"x" * 999: dice.choice(_VALUES)})))
+            records[dice.choice(("arrays", "values", "more"))] = kind
+    check(records)
 
 
-def _npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
+_VALUES: list[Any] = [value for value in NASTY if isinstance(value, (float, str))]
+_VALUES += [value for value in NASTY if isinstance(value, int) and abs(value) < 2**63]
+_VALUES += [b"", b"x" * 5000, "x" * 5_000_000, [1, 2], [0.5], ["a"], [True]]
+
+
+def _write_csv(file: Path) -> None:
+    arrays = _arrays()
+    rows = zip(arrays["device"].tolist(), arrays["y"].tolist(), arrays["x"].tolist(), strict=True)
+    lines = [",".join(map(str, [device, label, *values])) for device, label, values in rows]
+    file.write_text("device,y,a,b,c\n" + "\n".join(lines) + "\n")
+
+
+def _write_plays(file: Path) -> None:
+    play = "1599\n\nA PLAY\n\nby William Shakespeare\n\nACT I. SCENE 1.\nA room\n\nEnter ANNE\n\n"
+    file.write_text(play + "  ANNE. Good\n    morrow. [Aside] Alas!          Exit\n  TOM. Well met.\n" * 20)
+
+
+def _write_tweets(file: Path) -> None:
+    rows = [f'"{4 * (row % 2)}","{row}","Mon","NO_QUERY","user{row % 3}","a tweet, {row}!"' for row in range(12)]
+    file.write_bytes(gzip.compress("\n".join(rows).encode(), mtime=0))
+
+
+def _write_vectors(file: Path) -> None:
+    file.write_text("".join(f"{word} 0.5 -1.25 3e-2\n" for word in ("a", "tweet", "the")))
+
+
+def _write_batch(file: Path) -> None:
+    file.write_bytes(gzip.compress(bytes([3]) + bytes(range(256)) * 12, mtime=0))
+
+
+def _read_batch(file: Path) -> None:
+    with file.open("rb") as opened:
+        read_batch(opened, file.name)
 
 
 KINDS: dict[str, Kind] = {
@@ -227,6 +321,12 @@ KINDS: dict[str, Kind] = {
     "populations": Kind(_population_make, _population_attack),
     "run folders": Kind(_run_make, _run_attack),
     "checkpoints": Kind(_run_make, _checkpoint_attack),
-    "deploy messages": Kind(_message_make, _message_attack),
+    "models": Kind(_model_make, _model_attack),
+    "csv": _file("data.csv", _write_csv, read_csv),
+    "plays": _file("plays.txt", _write_plays, read_roles),
+    "tweets": _file("tweets.csv.gz", _write_tweets, lambda file: list(read_tweets(file))),
+    "word vectors": _file("vectors.txt", _write_vectors, lambda file: read_vectors(file, {"a", "tweet"})),
+    "images": _file("batch.bin.gz", _write_batch, _read_batch),
+    "deploy messages": Kind(lambda folder: importlib.import_module("test_deploy_fuzz"), _message_attack),
 }
 OURS = FedProxError

@@ -25,13 +25,12 @@ from itertools import pairwise
 
 __all__ = ["parse_plays", "role_name"]
 
-_NOTICE = re.compile(r"<<.*?>>", re.DOTALL)
 _BY = re.compile(r"^by William Shakespeare\s*$", re.MULTILINE | re.IGNORECASE)
 _ACT = re.compile(
-    r"^\s*(?:ACT|Act|SCENE|Scene|INDUCTION|Induction)[ _]+(?:[IVXivx\d]+|ONE|First|PROLOGUE)\b.*$|^\s*INDUCTION",
+    r"^[^\S\n]*(?:ACT|Act|SCENE|Scene|INDUCTION|Induction)[ _]+(?:[IVXivx\d]+|ONE|First|PROLOGUE)\b.*$|^[^\S\n]*INDUCTION",
     re.MULTILINE,
 )
-_END = re.compile(r"^\s*(?:THE END|1[56]\d\d)\s*$", re.MULTILINE)  # or the year of the next work
+_END = re.compile(r"^[^\S\n]*(?:THE END|1[56]\d\d)[^\S\n]*$", re.MULTILINE)  # or the year of the next work
 _STAGE = "Re-?enter|Enter|Exit|Exeunt|Flourish|Alarums?|Sennet|Music|Trumpets?"
 _HEADING = re.compile(r"\s*(?:ACT|SCENE|Act|Scene)\b")
 _DIRECTION = re.compile(
@@ -41,7 +40,7 @@ _TRAILING = re.compile(
     rf"(?<=\S)\s{{3,}}[\[_(<]*(?:{_STAGE}|Dies|Sings|Aside)\b.*$|(?<=\S)\s{{6,}}\[?[A-Z][^.!?;]*\]?$"
 )
 _WRAPPED = 55  # a stage direction this long goes on in the next line
-_BRACKETS = re.compile(r"\[[^\]\n]*(?:\n[^\]\n]*){0,3}\]|_\[?[^_\n]*\]?_")
+_BRACKETS = re.compile(r"\[[^\]\n]{0,100}(?:\n[^\]\n]{0,100}){0,3}\]|_\[?[^_\n]*\]?_")  # bounded, so that it is fast
 _NAME = r"(?:[1-9]\. ?)?[A-Z][A-Za-z'\-]*(?:[ ,&]+(?:of|the|and|de|with|[A-Z][A-Za-z'\-]*)){0,4}"
 _SPEAKER = {
     "indented": re.compile(rf"^ {{1,3}}({_NAME})\.(?:\s+(.*))?$"),
@@ -58,7 +57,7 @@ def parse_plays(text: str) -> Iterator[tuple[str, str, str]]:
     >>> list(parse_plays(works))
     [('A PLAY', 'ANNE', 'Good morrow. Alas!'), ('A PLAY', 'TOM', 'Well met.')]
     """
-    for title, body in _works(_NOTICE.sub("", text.replace("\r\n", "\n"))):
+    for title, body in _works(_without_notices(text.replace("\r\n", "\n"))):
         first = _ACT.search(body)
         if first is not None:  # otherwise it is a poem
             last = _END.search(body, first.start())
@@ -73,6 +72,15 @@ def role_name(play: str, speaker: str) -> str:
     'MACBETH_FIRST_WITCH'
     """
     return "_".join(re.sub(r"[^A-Za-z0-9]+", "_", part).strip("_").upper() for part in (play, speaker))
+
+
+def _without_notices(text: str) -> str:
+    """Leave out the notices of the edition of 1994, which stand between << and >>."""
+    kept, begin = [], 0
+    while (start := text.find("<<", begin)) >= 0 and (end := text.find(">>", start + 2)) >= 0:
+        kept.append(text[begin:start])
+        begin = end + 2
+    return "".join([*kept, text[begin:]])
 
 
 def _works(text: str) -> Iterator[tuple[str, str]]:

@@ -34,6 +34,7 @@ __all__ = ["ALPHABET", "WINDOW", "check_edition", "encode", "prepare", "read_rol
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 WINDOW = 80
 _FEWEST_ROLES, _FEWEST_CHARACTERS = 500, 3_000_000  # of an edition; one of 36 plays has 1,294 and 4,201,869
+_LONGEST_LINE = 1000
 
 _CODES = np.full(128, ALPHABET.index(" "), np.uint8)
 _CODES[[ord(letter) for letter in ALPHABET]] = np.arange(len(ALPHABET))
@@ -111,8 +112,11 @@ def read_roles(file: Path) -> dict[str, str]:
     suffix = Path(file.name.removesuffix(".gz").removesuffix(".bz2")).suffix
     if suffix == ".json":
         return _from_json(file, text)
-    speeches = _from_csv(file, text) if suffix == ".csv" else parse_plays(text)
-    return _collected(file, speeches)
+    if suffix == ".csv":
+        return _collected(file, _from_csv(file, text))
+    if (longest := max(map(len, text.splitlines()), default=0)) > _LONGEST_LINE:
+        raise DataError(f"{file} must be printed plays, in lines of at most {_LONGEST_LINE:,} letters; got {longest:,}")
+    return _collected(file, parse_plays(text))
 
 
 def _collected(file: Path, speeches: Iterable[tuple[str, str, str]]) -> dict[str, str]:
