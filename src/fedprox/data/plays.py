@@ -27,7 +27,8 @@ __all__ = ["parse_plays", "role_name"]
 
 _BY = re.compile(r"^by William Shakespeare\s*$", re.MULTILINE | re.IGNORECASE)
 _ACT = re.compile(
-    r"^[^\S\n]*(?:ACT|Act|SCENE|Scene|INDUCTION|Induction)[ _]+(?:[IVXivx\d]+|ONE|First|PROLOGUE)\b.*$|^[^\S\n]*INDUCTION",
+    r"^[^\S\n]*(?:ACT|Act|SCENE|Scene|INDUCTION|Induction)[ _]+(?:[IVXivx\d]+|ONE|First|PROLOGUE)\b.*$"
+    r"|^[^\S\n]*INDUCTION",
     re.MULTILINE,
 )
 _END = re.compile(r"^[^\S\n]*(?:THE END|1[56]\d\d)[^\S\n]*$", re.MULTILINE)  # or the year of the next work
