@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Purpose", "generator", "stream", "words"]
+from fedprox.core.philox import WORDS, philox_blocks
+
+__all__ = ["Purpose", "generator", "stream", "words", "words_of_devices"]
 
 
 class Purpose(IntEnum):
@@ -82,6 +84,22 @@ def words(count: int, seed: int, purpose: Purpose, round: int = 0, device: int =
     with stream(seed, purpose, round, device) as bits:
         raw: NDArray[np.uint64] = bits.random_raw(count)
     return raw
+
+
+def words_of_devices(
+    counts: NDArray[np.int64], seed: int, purpose: Purpose, round: int, devices: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return what `words` does for many devices: all words in one array, and where those of each device begin.
+
+    >>> drawn, begins = words_of_devices(np.array([3, 5]), 0, Purpose.ORDER, 1, np.array([4, 9]))
+    >>> np.array_equal(drawn[begins[1] : begins[1] + 5], words(5, 0, Purpose.ORDER, round=1, device=9))
+    True
+    """
+    blocks = -(-counts // WORDS)
+    begins = np.cumsum(blocks) - blocks
+    block = np.arange(1, blocks.sum() + 1) - np.repeat(begins, blocks)  # a draw's first block is 1
+    drawn = philox_blocks((seed, int(purpose)), block, round, np.repeat(devices, blocks))
+    return drawn.reshape(-1), begins * WORDS
 
 
 def generator(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> np.random.Generator:

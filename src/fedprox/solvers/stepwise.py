@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,18 @@ from fedprox.solvers.inexactness import gradient_norm_program, inexactness
 from fedprox.solvers.solver import LocalProblem, span
 from fedprox.solvers.subproblem import Subproblem, add_terms, device_gradient
 
-__all__ = ["Stepwise", "Target", "fullbatch_program", "minibatch_program", "steps_per_call"]
+__all__ = [
+    "Place",
+    "Stepwise",
+    "Target",
+    "fullbatch_program",
+    "is_one_kernel",
+    "line",
+    "minibatch_program",
+    "minibatch_steps",
+    "steps_per_call",
+    "take_rows",
+]
 
 
 def _gradient_itself(gradient: Callable[[Tree], Tree], params: Tree, state: Tree) -> Tree:
@@ -121,8 +132,8 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
     the rows begin + rows[s], only the first of them where it is the short one that ends an epoch; `first` steps of the
     epoch come before step 0.
     """
-    small = model.small and batch_size <= SMALL and _is_plain(model, solver)
-    take = _rows if small else one_kernel(_rows)
+    small = is_one_kernel(model, solver, batch_size)
+    take_steps = minibatch_steps(model, solver, batch_size, take_rows if small else one_kernel(take_rows))
 
     def program(
         params: Tree,
@@ -134,13 +145,45 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
         span: jax.Array,
         rows: jax.Array,
     ) -> tuple[Tree, Tree]:
-        begin, samples, first, steps = span
-        per_epoch = -(-samples // batch_size)
+        return take_steps(params, state, problem, learning_rate, x, y, Place(*span), rows)
+
+    return compiled(program, small=small)
+
+
+def is_one_kernel(model: Model, solver: Stepwise, batch_size: int) -> bool:
+    """Return whether the loop over mini-batches is best compiled into one kernel."""
+    return model.small and batch_size <= SMALL and _is_plain(model, solver)
+
+
+class Place(NamedTuple):
+    """Which steps a device takes."""
+
+    begin: Any  # its first row of x and y
+    samples: Any
+    first: Any  # the steps of the epoch that come before
+    steps: Any
+    row: Any = 0  # where its mini-batches begin in `rows`
+
+
+def minibatch_steps(model: Model, solver: Stepwise, batch_size: int, take: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the loop over the mini-batches of a device, with `take(x, y, rows)` for the rows of each."""
+
+    def take_steps(
+        params: Tree,
+        state: Tree,
+        problem: Subproblem,
+        learning_rate: jax.Array,
+        x: jax.Array,
+        y: jax.Array,
+        place: Place,
+        rows: jax.Array,
+    ) -> tuple[Tree, Tree]:
+        per_epoch = -(-place.samples // batch_size)
 
         def take_step(s: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
             params, state = carry
-            batch = begin + lax.dynamic_index_in_dim(rows, s, keepdims=False)
-            count = jnp.minimum(batch_size, samples - lax.rem(first + s, per_epoch) * batch_size)
+            batch = place.begin + line(rows, place.row + s)
+            count = jnp.minimum(batch_size, place.samples - lax.rem(place.first + s, per_epoch) * batch_size)
             xs, ys = take(x, y, batch)
             weights = jnp.where(jnp.arange(batch_size) < count, 1.0 / count, 0.0)
             fresh = None
@@ -151,9 +194,14 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
             stepped, state = solver.step(params, add_terms(problem, params, own), state, learning_rate)
             return after_step(model, params, stepped, fresh), state
 
-        return lax.fori_loop(0, steps, take_step, (params, state))
+        return lax.fori_loop(0, place.steps, take_step, (params, state))
 
-    return compiled(program, small=small)
+    return take_steps
+
+
+def line(array: jax.Array, index: jax.Array) -> jax.Array:
+    """Return array[index], which is known to exist."""
+    return lax.dynamic_index_in_dim(array, index, keepdims=False)
 
 
 @lru_cache(maxsize=32)
@@ -201,7 +249,7 @@ def _is_plain(model: Model, solver: Stepwise) -> bool:
     return is_plain_arithmetic(step, *shapes) and needs_its_first(step, *shapes)
 
 
-def _rows(x: jax.Array, y: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+def take_rows(x: jax.Array, y: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the given rows, which are known to exist."""
     xs, ys = (array.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False) for array in (x, y))
     return xs, ys
