@@ -26,6 +26,7 @@ import numpy as np
 from fedprox.config.fields import Positive
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree, difference, scale
+from fedprox.methods.elementwise import elementwise
 from fedprox.methods.method import Method, Reply, Solution
 
 __all__ = ["FedDyn"]
@@ -58,10 +59,12 @@ class FedDyn(Method):
         """Return lambda_k."""
         return jax.tree.map(np.zeros_like, params)
 
+    @elementwise
     def linear(self, sent: Tree, state: Tree, gradient: Tree) -> Tree:
         """Return -lambda_k."""
         return scale(state, -1.0)
 
+    @elementwise
     def reply(self, solution: Solution) -> Reply:
         """Send w_k and alpha (w_k - w^t), and move the dual."""
         moved = scale(difference(solution.params, solution.anchor), self.alpha)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedprox.core.trees import Tree, difference, scale
+from fedprox.methods.elementwise import elementwise
 from fedprox.methods.gradient_count import check_counts_gradients, gradient_count
 from fedprox.methods.method import Method, Reply, Solution
 from fedprox.solvers import Solver
@@ -41,6 +42,7 @@ class FedNova(Method):
         """Refuse solvers outside the SGD family."""
         check_counts_gradients(self.name, solver)
 
+    @elementwise
     def reply(self, solution: Solution) -> Reply:
         """Send the move per gradient, and the count."""
         count = gradient_count(solution.solver, solution.steps, solution.learning_rate, solution.mu)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.trees import Tree
 from fedprox.methods.device_view import DeviceView, Mu, Reply, Solution
+from fedprox.methods.elementwise import elementwise
 from fedprox.participation.stragglers import Workload
 from fedprox.solvers import Solver
 
@@ -94,6 +95,7 @@ class Method:
         """Return what goes down beside the model; `mean_gradient` is None where there is none."""
         return ()
 
+    @elementwise
     def linear(self, sent: Tree, state: Tree, gradient: Tree) -> Tree:
         """Return c_k, or None for no linear term; `gradient` is grad F_k(w^t) if the method needs gradients."""
         return None
@@ -129,6 +131,7 @@ class Method:
             )
         )
 
+    @elementwise
     def reply(self, solution: Solution) -> Reply:
         """Return what a device sends back."""
         return Reply(solution.params)

@@ -24,6 +24,7 @@ import jax
 import numpy as np
 
 from fedprox.core.trees import Tree, difference, scale, total
+from fedprox.methods.elementwise import elementwise
 from fedprox.methods.gradient_count import check_counts_gradients, gradient_count
 from fedprox.methods.method import Method, Reply, Solution
 from fedprox.solvers import Solver
@@ -57,10 +58,12 @@ class Scaffold(Method):
         """Send c down."""
         return server
 
+    @elementwise
     def linear(self, sent: Tree, state: Tree, gradient: Tree) -> Tree:
         """Return c - c_k."""
         return difference(sent, state)
 
+    @elementwise
     def reply(self, solution: Solution) -> Reply:
         """Send w_k and the change of c_k."""
         count = gradient_count(solution.solver, solution.steps, solution.learning_rate, solution.mu)

@@ -38,15 +38,22 @@ def solves_groups(model: Model, solver: Solver, batch_size: int) -> bool:
 def group_program(model: Model, solver: Stepwise, batch_size: int) -> Callable[..., Any]:
     """Return the compiled program that takes the mini-batch steps of many devices, one device after another.
 
-    `program(problem, learning_rate, x, y, places, rows) -> params`. `places` has a line (begin, count, steps, row) for
-    each device: its rows of x and y, how many steps it takes and which of `rows` is its first mini-batch. Every device
-    starts at the anchor and with a new epoch, and takes the steps of `minibatch_program`, bit for bit. The parameters
-    that come out, and the linear term where there is one, have a first axis over the devices.
+    `program(problem, learning_rate, x, y, places, devices, rows) -> params` for the first `devices` lines of `places`.
+    Each is (begin, count, steps, row): a device's rows of x and y, how many steps it takes and which of `rows` is its
+    first mini-batch. Every device starts at the anchor and with a new epoch, and takes the steps of
+    `minibatch_program`, bit for bit. The parameters that come out, and the linear term where there is one, have a line
+    for each device.
     """
     take_steps = minibatch_steps(model, solver, batch_size, take_rows)
 
     def program(
-        problem: Subproblem, learning_rate: jax.Array, x: jax.Array, y: jax.Array, places: jax.Array, rows: jax.Array
+        problem: Subproblem,
+        learning_rate: jax.Array,
+        x: jax.Array,
+        y: jax.Array,
+        places: jax.Array,
+        devices: jax.Array,
+        rows: jax.Array,
     ) -> Tree:
         start = problem.anchor
 
@@ -58,6 +65,6 @@ def group_program(model: Model, solver: Stepwise, batch_size: int) -> Callable[.
             return jax.tree.map(lambda lines, one: lax.dynamic_update_index_in_dim(lines, one, k, 0), found, params)
 
         nothing = jax.tree.map(lambda leaf: jnp.zeros((len(places), *leaf.shape), leaf.dtype), start)
-        return lax.fori_loop(0, len(places), solve, nothing)
+        return lax.fori_loop(0, devices, solve, nothing)
 
     return compiled(program, small=True)

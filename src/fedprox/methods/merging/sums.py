@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
+from fedprox.core.lines import Subtree
 from fedprox.core.trees import Tree, TreeSum
 
 __all__ = ["ReplySums", "RoundSum"]
@@ -29,6 +33,17 @@ class RoundSum:
         if jax.tree.leaves(value):
             self._total.add(index, value, self._level)
 
+    def add_subtrees(self, begin: int, parts: Iterable[Subtree], given: NDArray[np.bool_]) -> None:
+        """Put in sums of subtrees (`subtree_sums`) of the positions from `begin` on, of which those `given` are in them.
+
+        `begin` is a multiple of a power of two that is not less than the number of positions.
+        """
+        self._missing.difference_update((begin + np.flatnonzero(given)).tolist())
+        for part in parts:
+            self._last = part.value
+            if jax.tree.leaves(part.value):
+                self._total.add((begin >> part.level) + part.index, part.value, part.level)
+
     def result(self) -> Tree:
         """Return the sum, None if there was no value."""
         if not jax.tree.leaves(self._last):
@@ -49,6 +64,13 @@ class ReplySums:
         """Put in the weighted values of a position or chunk."""
         self._averaged.add(index, averaged)
         self._summed.add(index, summed)
+
+    def add_subtrees(
+        self, begin: int, averaged: Iterable[Subtree], summed: Iterable[Subtree], given: NDArray[np.bool_]
+    ) -> None:
+        """Put in sums of subtrees of the positions from `begin` on."""
+        self._averaged.add_subtrees(begin, averaged, given)
+        self._summed.add_subtrees(begin, summed, given)
 
     def result(self) -> tuple[Tree, Tree]:
         """Return both sums, None if there was no value."""

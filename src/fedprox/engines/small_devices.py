@@ -1,0 +1,185 @@
+"""The devices' side of a round for many small devices at once.
+
+Their mini-batches are drawn together, one call of a compiled program takes the steps of all, and the method's hooks are
+asked for all of them where they are elementwise. Every number is the one that `DeviceSide.solve` gives device by device.
+Whatever does not fit this form is solved there: a device with many steps, a method with a `work` of its own, a solver
+that is not a plain loop over mini-batches, a target for gamma, privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.core.lines import pad_lines, split_lines, stack_lines, take_lines
+from fedprox.core.trees import Tree, quiet, squared_distance, to_numpy
+from fedprox.engines.device_side import Broadcast, DeviceSide, Task
+from fedprox.methods import Method, Reply
+from fedprox.methods.device_view import Solution
+from fedprox.methods.elementwise import is_elementwise
+from fedprox.models import Model
+from fedprox.participation.group_orders import draw_group_orders, rows_needed
+from fedprox.population.loaded_samples import scalar
+from fedprox.solvers.device_groups import group_program, solves_groups
+from fedprox.solvers.subproblem import Subproblem
+
+__all__ = ["GroupReply", "SmallDevices"]
+
+_MOST_STEPS = 256  # of a device: after that its steps take longer than a call
+_MOST_LINES, _NUMBERS = 256, 1 << 20  # devices and parameters that come out of one call
+_ORDERS = 1 << 16  # samples in the mini-batches of one call
+
+
+class GroupReply(NamedTuple):
+    """What comes back from some devices, in their order; trees have a first axis over the devices."""
+
+    averaged: Tree
+    summed: Tree
+    states: list[Tree]  # what each device remembers
+    steps: list[int]
+    drift2: list[float | None]  # ||w_k - w^t||^2, where it was asked for
+
+    def one(self, index: int) -> Reply:
+        """Return the reply of one device, without what it remembers."""
+        return Reply(take_lines(self.averaged, index), take_lines(self.summed, index))
+
+
+class SmallDevices:
+    """Solves for groups of small devices, where the run allows it (`usable`).
+
+    Attributes:
+      usable: whether the devices of the run can be solved for in groups.
+      lines: the most devices in one call of the compiled program.
+    """
+
+    def __init__(self, device: DeviceSide) -> None:
+        self._device = device
+        self._solver = device.solver_for(0)
+        self.usable = _is_usable(device)
+        self.lines = _most_lines(device.model) if self.usable else 0
+        self._capacity = max(_MOST_STEPS, _ORDERS // max(device.batch_size, 1))
+
+    def takes(self, task: Task) -> bool:
+        """Return whether a device is one of them."""
+        return task.budget <= _MOST_STEPS and self._device.solver_for(task.device) is self._solver
+
+    def compile(self, params: Tree) -> None:
+        """Compile the program by having one device take one step."""
+        if self.usable:
+            method = self._device.method
+            broadcast = Broadcast(1, params, method.send(method.start(params), None), 0.0)
+            self.solve([Task(device=0, budget=1, weight=1.0, mass=1.0)], broadcast, self._device.shared(broadcast))
+
+    @quiet
+    def solve(self, tasks: Sequence[Task], broadcast: Broadcast, shared: Subproblem) -> GroupReply:
+        """Work on the subproblems of some devices; `shared` is what all devices of the round have in common of it."""
+        method = self._device.method
+        states = self._remembered(tasks, broadcast.params)
+        steps = np.array([task.budget for task in tasks])
+        problem = shared._replace(mu=scalar(broadcast.mu), linear=method.linear(broadcast.sent, states, None))
+        found = self._solutions(np.array([task.device for task in tasks]), steps, broadcast.round, problem)
+        reply = self._reply(found, states, steps, broadcast)
+        count = len(tasks)
+        drift2: list[float | None] = [None] * count
+        if broadcast.wants_drift:
+            received = method.shared(broadcast.params)
+            drift2 = [squared_distance(method.shared(take_lines(found, each)), received) for each in range(count)]
+        remembered = [None] * count if reply.state is None else split_lines(reply.state, count)
+        return GroupReply(reply.averaged, reply.summed, remembered, steps.tolist(), drift2)
+
+    def _remembered(self, tasks: Sequence[Task], params: Tree) -> Tree:
+        """Return what the devices remember, as lines; None where that is nothing."""
+        first = self._device.method.start_device(params)
+        if first is None:
+            return None
+        return stack_lines([first if task.state is None else task.state for task in tasks])
+
+    def _solutions(self, devices: NDArray[np.int64], steps: NDArray[np.int64], round: int, problem: Subproblem) -> Tree:
+        """Return w_k of the devices, as lines."""
+        side = self._device
+        program = group_program(side.model, self._solver, side.batch_size)  # type: ignore[arg-type]
+        begins = side.samples.offsets[devices]
+        samples = side.samples.offsets[devices + 1] - begins
+        learning_rate = scalar(side.rate(round))
+        found = []
+        for part in self._parts(rows_needed(samples, side.batch_size, steps)):
+            orders = draw_group_orders(
+                samples[part],
+                side.batch_size,
+                steps[part],
+                seed=side.seed,
+                round=round,
+                devices=devices[part],
+                capacity=self._capacity,
+            )
+            count = len(orders.begins)
+            places = np.zeros((self.lines, 4), np.int32)
+            places[:count] = np.stack([begins[part], samples[part], steps[part], orders.begins], axis=1)
+            own = problem
+            if problem.linear is not None:
+                own = problem._replace(linear=pad_lines(take_lines(problem.linear, part), self.lines))
+            data = (side.loaded.x, side.loaded.y, places, np.int32(count), orders.rows)
+            found.append(take_lines(to_numpy(program(own, learning_rate, *data)), slice(0, count)))
+        return found[0] if len(found) == 1 else jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
+
+    def _parts(self, needed: NDArray[np.int64]) -> Iterator[slice]:
+        """Divide devices that need so many mini-batches into parts for one call each."""
+        begin, rows = 0, 0
+        for end, each in enumerate(needed.tolist()):
+            if rows + each > self._capacity or end - begin == self.lines:
+                yield slice(begin, end)
+                begin, rows = end, 0
+            rows += each
+        yield slice(begin, len(needed))
+
+    def _reply(self, found: Tree, states: Tree, steps: NDArray[np.int64], broadcast: Broadcast) -> Reply:
+        """Return what the devices reply, as lines; those with the same number of steps are asked at once."""
+        side = self._device
+
+        def ask(params: Tree, state: Tree, steps: int) -> Reply:
+            given = side.method.reply(
+                Solution(
+                    anchor=broadcast.params,
+                    params=params,
+                    steps=steps,
+                    learning_rate=side.rate(broadcast.round),
+                    mu=broadcast.mu,
+                    solver=self._solver,
+                    sent=broadcast.sent,
+                    state=state,
+                    received=broadcast.params,
+                )
+            )
+            count = len(jax.tree.leaves(params)[0])
+            return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) else np.full(count, leaf), given)
+
+        order = np.argsort(steps, kind="stable")
+        bounds = [0, *(np.flatnonzero(np.diff(steps[order])) + 1).tolist(), len(steps)]
+        if len(bounds) == 2 or type(side.method).reply is Method.reply:
+            return ask(found, states, int(steps[0]))
+        parts = [order[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+        replies = [ask(take_lines(found, part), take_lines(states, part), int(steps[part[0]])) for part in parts]
+        back = np.argsort(order)
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[back], *replies)
+
+
+def _most_lines(model: Model) -> int:
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    return max(16, min(_MOST_LINES, _NUMBERS // max(size, 1)))
+
+
+def _is_usable(device: DeviceSide) -> bool:
+    """Return whether all that a device does fits the form of a group."""
+    if device.mechanism is not None or device.gamma > 0 or device.method.needs_gradients:
+        return False
+    kind = type(device.method)
+    if any(getattr(kind, hook) is not getattr(Method, hook) for hook in ("work", "anchor", "device_mu", "start_point")):
+        return False
+    if not (is_elementwise(kind.linear) and is_elementwise(kind.reply)):
+        return False
+    return solves_groups(device.model, device.solver_for(0), device.batch_size)

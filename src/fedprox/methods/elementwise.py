@@ -1,0 +1,35 @@
+"""Hooks of a method that can be asked for many devices at once.
+
+`linear` and `reply` of most methods add, subtract and scale trees, entry by entry. Such a hook gives the same numbers
+for each device where the trees of many devices stand in one, with a first axis over the devices (`fedprox.core.lines`),
+beside trees without it, which all devices have in common. A hook that says so with `@elementwise` costs a group of
+small devices one call. The mark belongs to the function: a subclass that overrides the hook takes it away.
+
+    @elementwise
+    def reply(self, solution):
+        return Reply(solution.params, difference(solution.params, solution.anchor))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["elementwise", "is_elementwise"]
+
+Hook = TypeVar("Hook", bound=Callable[..., object])
+
+
+def elementwise(hook: Hook) -> Hook:
+    """Mark a hook whose arithmetic is entry by entry; a number in its result stands for all devices that are asked."""
+    vars(hook)["is_elementwise"] = True
+    return hook
+
+
+def is_elementwise(hook: Callable[..., object]) -> bool:
+    """Return whether a hook is marked.
+
+    >>> is_elementwise(elementwise(lambda solution: solution)), is_elementwise(lambda solution: solution)
+    (True, False)
+    """
+    return getattr(hook, "is_elementwise", False)
