@@ -29,7 +29,7 @@ from conftest import population_of
 from fedprox.core.errors import ConfigError, DataError, RunError
 from fedprox.engines.device_side import Task
 from fedprox.engines.ray.actor_pool import Call, Pool
-from fedprox.engines.chunks import chunk_level, chunks
+from fedprox.engines.ray.chunks import chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
 from fedprox.engines.ray.device_states import Origin, RemoteState, States
 from fedprox.population.folder import open_population

@@ -39,8 +39,8 @@ def split_lines(lines: Tree, count: int) -> list[Tree]:
     return [jax.tree.unflatten(structure, [leaf[index].copy() for leaf in leaves]) for index in range(count)]
 
 
-def take_lines(lines: Tree, which: NDArray[np.int64] | slice) -> Tree:
-    """Return some of the lines."""
+def take_lines(lines: Tree, which: NDArray[np.int64] | slice | int) -> Tree:
+    """Return some of the lines, or with a number the tree of one device."""
     return jax.tree.map(lambda leaf: leaf[which], lines)
 
 
@@ -73,7 +73,7 @@ class Subtree(NamedTuple):
     """The sum over a whole subtree of the binary tree along which `TreeSum` adds up."""
 
     level: int
-    index: int  # among the nodes of its level
+    node: int  # its number among those of its level
     value: Tree
 
 
@@ -87,6 +87,9 @@ def subtree_sums(lines: Tree, given: NDArray[np.bool_]) -> Iterator[Subtree]:
     [(0.0, 2.0, 4.0), (1.0, 0.0, 3.0), (2.0, 1.0, 16.0)]
     """
     leaves, structure = jax.tree.flatten(lines)
+    if not leaves:
+        yield Subtree(0, 0, lines)
+        return
     level = 0
     while given.any():
         above = _pairs(np.logical_and, given) if len(given) > 1 else np.zeros(1, bool)

@@ -6,6 +6,7 @@ from fedprox.engines.build import Blueprint, device_side
 from fedprox.engines.device_side import Broadcast, DeviceReply, DeviceSide, Task, Work, view_device
 from fedprox.engines.local import LocalEngine
 from fedprox.engines.outcome import Engine, RoundOutcome, RoundRequest, Shares
+from fedprox.engines.task_list import TaskList
 
 __all__ = [
     "Blueprint",
@@ -18,6 +19,7 @@ __all__ = [
     "RoundRequest",
     "Shares",
     "Task",
+    "TaskList",
     "Work",
     "device_side",
     "view_device",

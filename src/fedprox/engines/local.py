@@ -12,21 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import compress
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
-import jax
 import numpy as np
-from numpy.typing import NDArray
 
-from fedprox.core.lines import scale_lines, subtree_sums
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, quiet, scale
-from fedprox.engines.chunks import Chunk, chunks, group_level
 from fedprox.engines.device_side import DeviceSide, Task
+from fedprox.engines.groups import Group, find_groups, group_level
 from fedprox.engines.outcome import Engine, RoundOutcome, RoundRequest
 from fedprox.engines.small_devices import SmallDevices
+from fedprox.engines.task_list import TaskList
 from fedprox.methods.merging import ReplySums, RoundSum
 from fedprox.population.loaded_samples import to_backend
 from fedprox.solvers import LocalProblem
@@ -79,26 +76,24 @@ class LocalEngine(Engine):
                 sums.add(position, *weighted)
 
         @quiet
-        def solve_group(group: _Group) -> None:
+        def solve_group(group: Group) -> None:
             answer = self._small.solve(group.tasks, broadcast, shared)
-            for index, position in enumerate(group.positions):
+            for index, position in enumerate(group.positions.tolist()):
                 given.states[position] = answer.states[index]
                 given.steps[position] = answer.steps[index]
                 given.drift2[position] = answer.drift2[index]
-            if given.replies is not None:
-                for index, (position, task) in enumerate(zip(group.positions, group.tasks, strict=True)):
-                    given.replies[position] = task.received(answer.one(index), answer.steps[index])
-                return
-            shares = (np.array([task.weight for task in group.tasks]), np.array([task.mass for task in group.tasks]))
-            weighted = map(scale_lines, (answer.averaged, answer.summed), shares)
-            averaged, summed = (list(subtree_sums(group.placed(lines), group.summed)) for lines in weighted)
-            with adding:
-                sums.add_subtrees(group.begin, averaged, summed, group.summed)
+                if given.replies is not None:
+                    reply = group.tasks.task(index).received(answer.one(index), answer.steps[index])
+                    given.replies[position] = reply
+            if given.replies is None:
+                averaged, summed = group.sums(answer)
+                with adding:
+                    sums.add_subtrees(group.begin, averaged, summed, group.adds)
 
         groups, alone = self._divide(request)
         jobs: list[Callable[[], None]] = [partial(solve_group, group) for group in groups]
         jobs += [partial(solve, position, task) for position, task in alone]
-        costs = [sum(task.budget for task in group.tasks) for group in groups] + [task.budget for _, task in alone]
+        costs = [int(group.tasks.budgets.sum()) for group in groups] + [task.budget for _, task in alone]
         self._workers.run(lambda job: job(), jobs, costs)
         clock = time.perf_counter()
         if (found := given.gammas) is not None:
@@ -125,21 +120,17 @@ class LocalEngine(Engine):
         self._each(tasks, add, _budget)
         return total.result()
 
-    def _divide(self, request: RoundRequest) -> tuple[list[_Group], list[tuple[int, Task]]]:
+    def _divide(self, request: RoundRequest) -> tuple[list[Group], list[tuple[int, Task]]]:
         """Return the groups of small devices of a round, and the other devices with their positions."""
-        groups: list[_Group] = []
-        alone: list[tuple[int, Task]] = []
-        level = 0
-        if self._small.usable and not request.gammas:  # a gamma is measured device by device
-            level = group_level(len(request.tasks), self.workers, self._small.lines)
-        for chunk in chunks(request.tasks, level):
-            is_small = [level > 0 and self._small.takes(task) for _, task in chunk.asked]
-            if sum(is_small) < _FEWEST:
-                alone += chunk.asked
-                continue
-            groups.append(_Group.of(chunk, list(compress(chunk.asked, is_small))))
-            alone += [each for each, small in zip(chunk.asked, is_small, strict=True) if not small]
-        return groups, alone
+        tasks = TaskList.of(request.tasks)
+        level = group_level(len(tasks), self.workers, self._small.lines) if self._small.usable else 0
+        groups: list[Group] = []
+        if level and not request.gammas:  # a gamma is measured device by device
+            groups = find_groups(tasks, self._small.takes(tasks), level)
+        alone = tasks.asked.copy()
+        for group in groups:
+            alone[group.positions] = False
+        return groups, [(position, tasks.task(position)) for position in np.flatnonzero(alone).tolist()]
 
     def _each(
         self, items: Sequence[Item | None], work: Callable[[int, Item], None], cost: Callable[[Item], int]
@@ -147,40 +138,6 @@ class LocalEngine(Engine):
         """Do work(position, item) for the items that are not None, side by side."""
         asked = [(position, item) for position, item in enumerate(items) if item is not None]
         self._workers.run(lambda one: work(*one), asked, [cost(item) for _, item in asked])
-
-
-class _Group(NamedTuple):
-    """Small devices that stand together in the round's list."""
-
-    begin: int  # the first position of their chunk
-    positions: list[int]
-    tasks: list[Task]
-    summed: NDArray[np.bool_]  # over the chunk: who adds to the group's sum, which are all but those solved alone
-
-    @classmethod
-    def of(cls, chunk: Chunk, own: Sequence[tuple[int, Task]]) -> _Group:
-        """Return the group of some devices of a chunk; one that is not asked adds zero to its sum."""
-        begin = chunk.span.start
-        positions, tasks = [position for position, _ in own], [task for _, task in own]
-        summed = np.array([task is None for task in chunk.tasks])
-        summed[np.array(positions) - begin] = True
-        return cls(begin, positions, tasks, summed)
-
-    def placed(self, lines: Tree) -> Tree:
-        """Return a line for every position of the chunk, zero for those that are not in the group."""
-        count = len(self.summed)
-        if len(self.positions) == count:
-            return lines
-
-        def place(leaf: NDArray[Any]) -> NDArray[Any]:
-            placed = np.zeros((count, *leaf.shape[1:]), leaf.dtype)
-            placed[np.array(self.positions) - self.begin] = leaf
-            return placed
-
-        return jax.tree.map(place, lines)
-
-
-_FEWEST = 4  # small devices that are worth a group
 
 
 def _budget(task: Task) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.trees import Tree
 from fedprox.engines.device_side import Broadcast, Task
+from fedprox.engines.task_list import TaskList
 from fedprox.methods import Received
 
 __all__ = ["Engine", "RoundOutcome", "RoundRequest", "Shares"]
@@ -74,7 +75,7 @@ class RoundOutcome:
             states=[None] * count,
             steps=[0] * count,
             drift2=[None] * count,
-            replied=np.array([task is not None for task in request.tasks], bool),
+            replied=TaskList.of(request.tasks).asked.copy(),
             cut_off=np.zeros(count, bool),
             gammas=[None] * count if request.gammas else None,
             replies=[None] * count if request.every_reply else None,

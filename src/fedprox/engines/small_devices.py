@@ -1,15 +1,16 @@
 """The devices' side of a round for many small devices at once.
 
-Their mini-batches are drawn together, one call of a compiled program takes the steps of all, and the method's hooks are
-asked for all of them where they are elementwise. Every number is the one that `DeviceSide.solve` gives device by device.
-Whatever does not fit this form is solved there: a device with many steps, a method with a `work` of its own, a solver
-that is not a plain loop over mini-batches, a target for gamma, privacy.
+Their mini-batches are drawn together, one call of a compiled program takes the steps of all, and the method's hooks,
+which must be elementwise, are asked once. Every number is the one that `DeviceSide.solve` gives device by device. What
+does not fit this form is solved there: a device with many steps, a method with a `work` of its own, a solver that is
+not a plain loop over mini-batches, a target for gamma, privacy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,9 +19,11 @@ from numpy.typing import NDArray
 from fedprox.core.lines import pad_lines, split_lines, stack_lines, take_lines
 from fedprox.core.trees import Tree, quiet, squared_distance, to_numpy
 from fedprox.engines.device_side import Broadcast, DeviceSide, Task
+from fedprox.engines.task_list import TaskList
 from fedprox.methods import Method, Reply
 from fedprox.methods.device_view import Solution
-from fedprox.methods.elementwise import is_elementwise
+from fedprox.methods.elementwise_hooks import is_elementwise
+from fedprox.methods.solver_choice import SharedSolver
 from fedprox.models import Model
 from fedprox.participation.group_orders import draw_group_orders, rows_needed
 from fedprox.population.loaded_samples import scalar
@@ -31,7 +34,7 @@ __all__ = ["GroupReply", "SmallDevices"]
 
 _MOST_STEPS = 256  # of a device: after that its steps take longer than a call
 _MOST_LINES, _NUMBERS = 256, 1 << 20  # devices and parameters that come out of one call
-_ORDERS = 1 << 16  # samples in the mini-batches of one call
+_ORDERS = 1 << 14  # samples in the mini-batches of one call
 
 
 class GroupReply(NamedTuple):
@@ -58,30 +61,38 @@ class SmallDevices:
 
     def __init__(self, device: DeviceSide) -> None:
         self._device = device
-        self._solver = device.solver_for(0)
         self.usable = _is_usable(device)
         self.lines = _most_lines(device.model) if self.usable else 0
         self._capacity = max(_MOST_STEPS, _ORDERS // max(device.batch_size, 1))
 
-    def takes(self, task: Task) -> bool:
-        """Return whether a device is one of them."""
-        return task.budget <= _MOST_STEPS and self._device.solver_for(task.device) is self._solver
+    @property
+    def _solver(self) -> Any:
+        """The solver that all devices share."""
+        return self._device.solver_for(0)
+
+    def takes(self, tasks: TaskList) -> NDArray[np.bool_]:
+        """Return which devices are small, of those that are asked."""
+        side = self._device
+        samples = side.samples.offsets[tasks.devices + 1] - side.samples.offsets[tasks.devices]
+        small: NDArray[np.bool_] = rows_needed(samples, side.batch_size, tasks.budgets) <= _MOST_STEPS
+        return tasks.asked & small
 
     def compile(self, params: Tree) -> None:
         """Compile the program by having one device take one step."""
         if self.usable:
             method = self._device.method
             broadcast = Broadcast(1, params, method.send(method.start(params), None), 0.0)
-            self.solve([Task(device=0, budget=1, weight=1.0, mass=1.0)], broadcast, self._device.shared(broadcast))
+            one = TaskList.of([Task(device=0, budget=1, weight=1.0, mass=1.0)])
+            self.solve(one, broadcast, self._device.shared(broadcast))
 
     @quiet
-    def solve(self, tasks: Sequence[Task], broadcast: Broadcast, shared: Subproblem) -> GroupReply:
+    def solve(self, tasks: TaskList, broadcast: Broadcast, shared: Subproblem) -> GroupReply:
         """Work on the subproblems of some devices; `shared` is what all devices of the round have in common of it."""
         method = self._device.method
         states = self._remembered(tasks, broadcast.params)
-        steps = np.array([task.budget for task in tasks])
+        steps = tasks.budgets
         problem = shared._replace(mu=scalar(broadcast.mu), linear=method.linear(broadcast.sent, states, None))
-        found = self._solutions(np.array([task.device for task in tasks]), steps, broadcast.round, problem)
+        found = self._solutions(tasks.devices, steps, broadcast.round, problem)
         reply = self._reply(found, states, steps, broadcast)
         count = len(tasks)
         drift2: list[float | None] = [None] * count
@@ -91,17 +102,18 @@ class SmallDevices:
         remembered = [None] * count if reply.state is None else split_lines(reply.state, count)
         return GroupReply(reply.averaged, reply.summed, remembered, steps.tolist(), drift2)
 
-    def _remembered(self, tasks: Sequence[Task], params: Tree) -> Tree:
+    def _remembered(self, tasks: TaskList, params: Tree) -> Tree:
         """Return what the devices remember, as lines; None where that is nothing."""
         first = self._device.method.start_device(params)
         if first is None:
             return None
-        return stack_lines([first if task.state is None else task.state for task in tasks])
+        known = (tasks.states.get(device) for device in tasks.devices.tolist())
+        return stack_lines([first if each is None else each for each in known])
 
     def _solutions(self, devices: NDArray[np.int64], steps: NDArray[np.int64], round: int, problem: Subproblem) -> Tree:
         """Return w_k of the devices, as lines."""
         side = self._device
-        program = group_program(side.model, self._solver, side.batch_size)  # type: ignore[arg-type]
+        program = group_program(side.model, self._solver, side.batch_size)
         begins = side.samples.offsets[devices]
         samples = side.samples.offsets[devices + 1] - begins
         learning_rate = scalar(side.rate(round))
@@ -161,7 +173,7 @@ class SmallDevices:
         bounds = [0, *(np.flatnonzero(np.diff(steps[order])) + 1).tolist(), len(steps)]
         if len(bounds) == 2 or type(side.method).reply is Method.reply:
             return ask(found, states, int(steps[0]))
-        parts = [order[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+        parts = [order[begin:end] for begin, end in itertools.pairwise(bounds)]
         replies = [ask(take_lines(found, part), take_lines(states, part), int(steps[part[0]])) for part in parts]
         back = np.argsort(order)
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[back], *replies)
@@ -175,11 +187,13 @@ def _most_lines(model: Model) -> int:
 
 def _is_usable(device: DeviceSide) -> bool:
     """Return whether all that a device does fits the form of a group."""
-    if device.mechanism is not None or device.gamma > 0 or device.method.needs_gradients:
+    if not isinstance(device.solver_for, SharedSolver) or device.mechanism is not None:
+        return False
+    if device.gamma > 0 or device.method.needs_gradients:
         return False
     kind = type(device.method)
     if any(getattr(kind, hook) is not getattr(Method, hook) for hook in ("work", "anchor", "device_mu", "start_point")):
         return False
     if not (is_elementwise(kind.linear) and is_elementwise(kind.reply)):
         return False
-    return solves_groups(device.model, device.solver_for(0), device.batch_size)
+    return solves_groups(device.model, device.solver_for.solver, device.batch_size)

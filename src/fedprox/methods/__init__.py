@@ -6,6 +6,7 @@ from fedprox.config import MethodConfig
 from fedprox.config.parts import build_part, check_kind
 from fedprox.core.errors import ConfigError
 from fedprox.methods.device_view import DeviceView, Posed
+from fedprox.methods.elementwise_hooks import elementwise
 from fedprox.methods.fedadam import FedAdam
 from fedprox.methods.fedavg import FedAvg
 from fedprox.methods.fedavgm import FedAvgM
@@ -25,6 +26,7 @@ __all__ = [
     "Reply",
     "Solution",
     "build",
+    "elementwise",
     "fedadam",
     "fedavg",
     "fedavgm",

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.trees import Tree
 from fedprox.methods.device_view import DeviceView, Mu, Reply, Solution
-from fedprox.methods.elementwise import elementwise
+from fedprox.methods.elementwise_hooks import elementwise
 from fedprox.participation.stragglers import Workload
 from fedprox.solvers import Solver
 

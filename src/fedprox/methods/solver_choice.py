@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from fedprox import solvers
 from fedprox.config import Config
@@ -11,10 +12,21 @@ from fedprox.core.errors import ConfigError
 from fedprox.methods.method import Method
 from fedprox.solvers import Solver
 
-__all__ = ["SolverChoice", "choose_solver"]
+__all__ = ["SharedSolver", "SolverChoice", "choose_solver"]
 
 SolverChoice = Solver | Mapping[int, Solver] | Callable[[int], Solver]
 """One solver for all devices, or one for each: a mapping from device or a function of it."""
+
+
+@dataclass(frozen=True)
+class SharedSolver:
+    """One solver for all devices."""
+
+    solver: Solver
+
+    def __call__(self, device: int) -> Solver:
+        """Return the solver of a device."""
+        return self.solver
 
 
 def choose_solver(config: Config, choice: SolverChoice | None, method: Method) -> Callable[[int], Solver]:
@@ -35,7 +47,7 @@ def choose_solver(config: Config, choice: SolverChoice | None, method: Method) -
         return _checked(choice, method)
     shared_solver = choice or solvers.build(config.solver, config.seed, config)
     method.check(shared_solver)
-    return lambda device: shared_solver
+    return SharedSolver(shared_solver)
 
 
 def _checked(choice: Callable[[int], Solver], method: Method) -> Callable[[int], Solver]:

@@ -1,35 +1,25 @@
-"""The tasks of a round: its plan, device by device, as an engine takes it."""
+"""The tasks of a round: its plan as an engine takes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedprox.engines import Task
+from fedprox.engines import Task, TaskList
 from fedprox.training.plan import RoundPlan
 
 __all__ = ["build_tasks", "gradient_tasks"]
 
 
-def build_tasks(plan: RoundPlan, samples: int, states: Mapping[int, Any]) -> list[Task | None]:
-    """Return a task for every device that is kept, None for the others.
+def build_tasks(plan: RoundPlan, samples: int, states: Mapping[int, Any]) -> TaskList:
+    """Return the tasks of a round; the devices that are kept are asked.
 
     Args:
       samples: n, the training samples of all devices.
       states: what devices remember, for those that have taken part.
     """
-    tasks: list[Task | None] = []
-    for position, keep in enumerate(plan.kept.tolist()):
-        device = int(plan.cohort.devices[position])
-        task = Task(
-            device,
-            int(plan.work.budget[position]),
-            float(plan.weights[position]),
-            int(plan.cohort.samples[position]) / samples,
-            states.get(device),
-        )
-        tasks.append(task if keep else None)
-    return tasks
+    cohort = plan.cohort
+    return TaskList(plan.kept, cohort.devices, plan.work.budget, plan.weights, cohort.samples / samples, states)
 
 
 def gradient_tasks(plan: RoundPlan, tasks: Sequence[Task | None], samples: int) -> Sequence[Task | None]:

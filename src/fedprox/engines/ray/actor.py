@@ -1,7 +1,7 @@
 """What runs on a worker of the cluster: a long-lived process that holds the population and warm compiled programs.
 
-It solves for a chunk of a round at a time and sends back the sum over the chunk, which is a whole subtree of the merge
-tree. Nothing here calls Ray: an actor is an ordinary object, on one core.
+It solves for a chunk of a round at a time, as the local engine does with one worker, and sends back the sum over the
+chunk, which is a whole subtree of the merge tree. Nothing here calls Ray: an actor is an ordinary object, on one core.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import numpy as np
 from fedprox import __version__
 from fedprox.core.compilation import prepare
 from fedprox.core.errors import DataError
-from fedprox.core.trees import Tree, quiet, scale
+from fedprox.core.threads import Workers
+from fedprox.core.trees import Tree
 from fedprox.engines.build import Blueprint
-from fedprox.engines.device_side import Broadcast, DeviceReply, DeviceSide, Task
+from fedprox.engines.device_side import Broadcast, Task
+from fedprox.engines.local import LocalEngine
+from fedprox.engines.outcome import RoundRequest, Shares
 from fedprox.methods import Reply
-from fedprox.methods.merging import ReplySums, RoundSum
 from fedprox.population import Population
 from fedprox.population.folder import open_population
-from fedprox.population.loaded_samples import to_backend
 
 __all__ = ["ChunkAnswer", "DeviceActor", "versions"]
 
@@ -48,16 +49,15 @@ class DeviceActor:
     def __init__(self) -> None:
         os.environ["NPROC"] = "1"  # XLA's threads; read when JAX starts its backend, which it has not yet
         prepare()
-        self._device: DeviceSide | None = None
+        self._engine: LocalEngine | None = None
 
     def build(self, blueprint: Blueprint, population: Population | str, params: Tree) -> dict[str, str]:
         """Open or take the population, compile, and return the versions of what computes here."""
-        device = blueprint.build(_population(population))
-        device.warm_up(params)
-        self._device = device
+        engine = LocalEngine(blueprint.build(_population(population)), Workers(1))
+        engine.compile(params)
+        self._engine = engine
         return versions()
 
-    @quiet
     def solve(
         self,
         broadcast: Broadcast,
@@ -72,50 +72,43 @@ class DeviceActor:
         Return the chunk's answer, followed for a `stateful` method by what each device asked now remembers.
         """
         started = time.perf_counter()
-        device, remembered = self._side(), iter(states)
-        shared = device.shared(broadcast)
-        sums = ReplySums(len(tasks))
-        replies: list[Reply | None] | None = [None] * len(tasks) if every_reply else None
-        answers: list[DeviceReply | None] = [None] * len(tasks)
-        after: list[Tree] = []
-        for position, task in enumerate(tasks):
-            if task is not None:
-                own = task._replace(state=next(remembered, None))
-                answers[position] = answer = device.solve(own, broadcast, shared)
-                after.append(own.state if answer.reply.state is None else answer.reply.state)
-                if replies is not None:
-                    replies[position] = answer.reply._replace(state=None)
-                else:
-                    sums.add(position, *own.weighted(answer.reply))
-        clock = time.perf_counter()
-        measured = [device.inexactness(*answer.solved) if answer and gammas else None for answer in answers]
-        averaged, summed = sums.result()
+        engine, remembered = self._worker(), iter(states)
+        own = [None if task is None else task._replace(state=next(remembered, None)) for task in tasks]
+        outcome = engine.solve(RoundRequest(own, broadcast, _never_asked, gammas=gammas, every_reply=every_reply))
+        replies = None
+        if outcome.replies is not None:
+            replies = [None if received is None else received.reply for received in outcome.replies]
         chunk = ChunkAnswer(
-            averaged=averaged,
-            summed=summed,
+            averaged=outcome.averaged,
+            summed=outcome.summed,
             replies=replies,
-            steps=[answer.steps if answer else 0 for answer in answers],
-            drift2=[answer and answer.drift2 for answer in answers],
-            gammas=measured,
-            seconds=clock - started,
-            gamma_seconds=time.perf_counter() - clock if gammas else 0.0,
+            steps=outcome.steps,
+            drift2=outcome.drift2,
+            gammas=outcome.gammas or [None] * len(tasks),
+            seconds=time.perf_counter() - started - outcome.gamma_seconds,
+            gamma_seconds=outcome.gamma_seconds,
         )
-        return (chunk, *after) if stateful else chunk
+        if not stateful:
+            return chunk
+        after = [
+            before.state if now is None else now
+            for before, now in zip(own, outcome.states, strict=True)
+            if before is not None
+        ]
+        return (chunk, *after)
 
-    @quiet
     def gradient(self, params: Tree, tasks: Sequence[Task | None]) -> Tree:
         """Return the sum over the chunk's subtree of weight * grad F_k(params)."""
-        device, at = self._side(), to_backend(params)
-        total = RoundSum(len(tasks))
-        for position, task in enumerate(tasks):
-            if task is not None:
-                total.add(position, scale(device.gradient(task.device, at), task.weight))
-        return total.result()
+        return self._worker().mean_gradient(tasks, params)
 
-    def _side(self) -> DeviceSide:
-        if self._device is None:
+    def _worker(self) -> LocalEngine:
+        if self._engine is None:
             raise RuntimeError("an actor is asked to work before it is built")
-        return self._device
+        return self._engine
+
+
+def _never_asked(*_: Any) -> Shares:
+    raise RuntimeError("a chunk knows the weights of its devices")
 
 
 def versions() -> dict[str, str]:

@@ -21,7 +21,7 @@ from fedprox.engines.device_side import Task
 from fedprox.engines.outcome import Engine, RoundOutcome, RoundRequest
 from fedprox.engines.ray.actor import DeviceActor, versions
 from fedprox.engines.ray.actor_pool import Call, Pool, reason
-from fedprox.engines.chunks import Chunk, chunk_level, chunks
+from fedprox.engines.ray.chunks import Chunk, chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
 from fedprox.engines.ray.device_states import Origin, RemoteState, States
 from fedprox.methods import Method

@@ -34,7 +34,7 @@ class RoundSum:
             self._total.add(index, value, self._level)
 
     def add_subtrees(self, begin: int, parts: Iterable[Subtree], given: NDArray[np.bool_]) -> None:
-        """Put in sums of subtrees (`subtree_sums`) of the positions from `begin` on, of which those `given` are in them.
+        """Put in the sums of subtrees (`subtree_sums`) of the positions from `begin` on; they hold those `given`.
 
         `begin` is a multiple of a power of two that is not less than the number of positions.
         """
@@ -42,7 +42,7 @@ class RoundSum:
         for part in parts:
             self._last = part.value
             if jax.tree.leaves(part.value):
-                self._total.add((begin >> part.level) + part.index, part.value, part.level)
+                self._total.add((begin >> part.level) + part.node, part.value, part.level)
 
     def result(self) -> Tree:
         """Return the sum, None if there was no value."""

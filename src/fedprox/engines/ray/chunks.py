@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fedprox.engines.device_side import Task
 
-__all__ = ["Chunk", "chunk_level", "chunks", "group_level"]
+__all__ = ["Chunk", "chunk_level", "chunks"]
 
 _FEWEST, _MOST = 2, 4  # chunks, at least, for each worker, where the round has so many devices
 _CALL, _BYTE = 0.02, 1e-8  # seconds: a chunk should have more work than a few calls take, and a model's way back
@@ -63,19 +63,6 @@ def chunk_level(count: int, workers: int, seconds: float = math.inf, size: int =
     least = workers * min(max(worthwhile, _FEWEST), _MOST)
     level = 0
     while -(-count >> (level + 1)) >= least:
-        level += 1
-    return level
-
-
-def group_level(count: int, workers: int, most: int) -> int:
-    """Return the largest level of chunks of at most `most` devices that leaves each of several workers two of them.
-
-    >>> group_level(1000, 1, 256), group_level(1000, 2, 256), group_level(100, 1, 256), group_level(10, 2, 256)
-    (8, 8, 7, 1)
-    """
-    least = 2 * workers if workers > 1 else 1
-    level = 0
-    while 2 << level <= most and -(-count >> (level + 1)) >= least and 1 << level < count:
         level += 1
     return level
 

@@ -1,0 +1,234 @@
+"""Groups of small devices: the same numbers as device by device, bit for bit."""
+
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+import pytest
+
+import fedprox
+from fedprox.config import Config
+from fedprox.core.lines import scale_lines, stack_lines, subtree_sums, take_lines
+from fedprox.core.randomness import Purpose, words, words_of_devices
+from fedprox.core.trees import TreeSum, scale, squared_norm
+from fedprox.engines import Blueprint, Broadcast, Task, TaskList, small_devices
+from fedprox.engines.groups import find_groups
+from fedprox.engines.ray.actor import DeviceActor
+from fedprox.engines.small_devices import SmallDevices
+from fedprox.methods.merging import ReplySums, RoundSum
+from fedprox.participation.budget import minibatches, split_batches
+from fedprox.participation.group_orders import draw_group_orders, rows_needed
+from fedprox.population import Population
+
+
+@pytest.fixture(scope="module")
+def population():
+    """Forty devices, of which one is too large for a group of ten epochs."""
+    random = np.random.default_rng(3)
+    sizes = random.integers(1, 30, 40)
+    sizes[11] = 400
+    owner = np.repeat(np.arange(40), sizes)
+    x = random.normal(size=(len(owner), 6)).astype(np.float32)
+    return Population.from_arrays(x, random.integers(0, 3, len(owner)), owner, test=np.arange(len(owner)) == 0)
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """How many devices each group had."""
+    counts, solve = [], SmallDevices.solve
+
+    def counted(self, tasks, *rest):
+        counts.append(len(tasks))
+        return solve(self, tasks, *rest)
+
+    monkeypatch.setattr(SmallDevices, "solve", counted)
+    return counts
+
+
+def train(population, settings, **objects):
+    base = {
+        "rounds": 2,
+        "method": {"name": "fedprox", "mu": 0.5},
+        "solver": {"epochs": 10, "batch_size": 4, "learning_rate": 0.1},
+        "devices": {"per_round": 30, "stragglers": 0.4},
+        "engine": {"workers": 1},
+    }
+    for section, values in settings.items():
+        base[section] = {**base.get(section, {}), **values}
+    if base["method"]["name"] != "fedprox":
+        base["method"].pop("mu")
+    return fedprox.train(base, population=population, **objects)
+
+
+def same(first, second):
+    assert jax.tree.all(jax.tree.map(np.array_equal, first.params, second.params))
+    for one, other in zip(first.devices, second.devices, strict=True):
+        assert {**one, "solve_seconds": 0} == {**other, "solve_seconds": 0}
+
+
+SETTINGS = {
+    "fedavg": {"method": {"name": "fedavg"}},
+    "fedprox": {},
+    "scaffold": {"method": {"name": "scaffold"}},
+    "feddyn": {"method": {"name": "feddyn"}},
+    "fednova": {"method": {"name": "fednova"}},
+    "fedadam": {"method": {"name": "fedadam"}},
+    "momentum": {"solver": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}},
+    "adam": {"solver": {"name": "adam"}},
+    "optax": {"solver": {"name": "optax", "options": {"name": "rmsprop"}}},
+    "schedule": {"solver": {"schedule": "cosine"}},
+    "one epoch": {"solver": {"epochs": 1}},
+    "proportional": {"devices": {"sampling": "proportional", "failure": 0.2}},
+    "median": {"merge": {"rule": "median"}},
+    "automatic mu": {"method": {"mu": "auto"}},
+    "regression": {"model": {"name": "linear_regression"}},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_groups_give_the_bits_of_devices_one_by_one(population, groups, monkeypatch, name):
+    together, two = (train(population, {**SETTINGS[name], "engine": {"workers": count}}) for count in (1, 2))
+    assert max(groups) > 10
+    del groups[:]
+    monkeypatch.setattr(small_devices, "_is_usable", lambda device: False)
+    alone = train(population, SETTINGS[name])
+    assert not groups
+    same(together, alone)
+    same(together, two)
+
+
+def test_a_device_with_many_steps_is_solved_alone(population, groups):
+    result = train(population, {"devices": {"per_round": 40, "stragglers": 0.0}})
+    assert sum(groups) == 2 * 39 + 1  # one more to compile
+    assert all(row["steps"] == row["budget"] for row in result.devices)
+
+
+@dataclass(frozen=True)
+class Shrunk(fedprox.methods.FedProx):
+    """Replies that depend on the whole of a device's model."""
+
+    name: str = field(default="shrunk", init=False)
+
+    def reply(self, solution):
+        given = super().reply(solution)
+        return given._replace(averaged=scale(given.averaged, 1 / (1 + squared_norm(given.averaged))))
+
+
+@dataclass(frozen=True)
+class TwoSolves(fedprox.methods.FedProx):
+    """A method with a `work` of its own."""
+
+    name: str = field(default="two", init=False)
+
+    def work(self, device):
+        return self.reply(device.solve(start=device.solve().params))
+
+
+@pytest.mark.parametrize("method", [Shrunk(), TwoSolves()])
+def test_methods_that_are_not_elementwise_are_asked_device_by_device(population, groups, method):
+    train(population, {}, method=method)
+    assert not groups
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": {"name": "feddane"}},
+        {"solver": {"gamma": 0.5}},
+        {"solver": {"batch_size": 0}},
+        {"solver": {"name": "lbfgs"}},
+        {"model": {"name": "mlp"}},
+        {"personal": {"frozen": ["bias"]}},
+    ],
+)
+def test_what_does_not_fit_a_group_is_solved_alone(population, settings):
+    assert SmallDevices(Blueprint({}).build(population)).usable
+    assert not SmallDevices(Blueprint(settings).build(population)).usable
+
+
+def test_every_device_may_have_its_own_solver(population, groups):
+    train(population, {}, solver=lambda device: fedprox.solvers.sgd(momentum=0.5 if device % 2 else 0.0))
+    assert not groups
+
+
+def test_an_actor_solves_its_chunk_in_groups(population, groups):
+    blueprint = Blueprint(Config.of({"solver": {"batch_size": 4}}).to_dict())
+    params = {"bias": np.zeros(3, np.float32), "weight": np.zeros((3, 6), np.float32)}
+    tasks = [Task(device, 5, 1 / 8, 0.1) if device != 2 else None for device in range(8)]
+    actor = DeviceActor()
+    actor.build(blueprint, population, params)
+    del groups[:]
+    broadcast = Broadcast(1, params, (), 0.5)
+    chunk = actor.solve(broadcast, tasks, False, False, False)
+    assert groups == [7]
+    sums, side = ReplySums(8), blueprint.build(population)
+    for position, task in enumerate(tasks):
+        if task is not None:
+            sums.add(position, *task.weighted(side.solve(task, broadcast, side.shared(broadcast)).reply))
+    assert jax.tree.all(jax.tree.map(np.array_equal, chunk.averaged, sums.result()[0]))
+    assert chunk.steps == [5, 5, 0, 5, 5, 5, 5, 5]
+
+
+def test_words_of_many_devices_are_those_of_each():
+    random = np.random.default_rng(0)
+    counts, devices = random.integers(0, 40, 300), random.integers(0, 2**40, 300)
+    seed = 2**64 - 3
+    drawn, begins = words_of_devices(counts, seed, Purpose.ORDER, 2**33 + 5, devices)
+    for begin, count, device in zip(begins, counts.tolist(), devices.tolist(), strict=True):
+        expected = words(count, seed, Purpose.ORDER, 2**33 + 5, device)
+        np.testing.assert_array_equal(drawn[begin : begin + count], expected)
+
+
+def test_orders_of_many_devices_are_those_of_each():
+    random = np.random.default_rng(1)
+    samples, steps = random.integers(1, 50, 60), random.integers(1, 30, 60)
+    devices = random.permutation(1000)[:60]
+    needed = rows_needed(samples, 7, steps)
+    found = draw_group_orders(samples, 7, steps, seed=9, round=4, devices=devices, capacity=int(needed.sum()) + 3)
+    for k, device in enumerate(devices.tolist()):
+        own = {"seed": 9, "round": 4, "device": device, "piece": 256}
+        pieces = minibatches(int(samples[k]), 7, int(steps[k]), **own)
+        expected = [batch for piece in pieces for batch in split_batches(piece, samples[k])]
+        for step, batch in enumerate(expected):
+            np.testing.assert_array_equal(found.rows[found.begins[k] + step][: len(batch)], batch)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16, 23])
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+def test_subtrees_add_up_like_the_tree_of_all(count, share):
+    random = np.random.default_rng(count)
+    lines = {"a": random.normal(size=(count, 3)).astype(np.float32), "b": random.normal(size=count)}
+    given = random.uniform(size=count) >= share
+    total, parts = TreeSum(count), RoundSum(count)
+    for position in range(count):
+        leaf = jax.tree.map(lambda each, position=position: each[position], lines)
+        total.add(position, leaf)
+        if not given[position]:
+            parts.add(position, leaf)
+    parts.add_subtrees(0, subtree_sums(lines, given), given)
+    assert jax.tree.all(jax.tree.map(np.array_equal, parts.result(), total.result()))
+
+
+def test_lines_are_scaled_like_trees():
+    random = np.random.default_rng(0)
+    trees = [{"a": random.normal(size=(2, 3)).astype(np.float32), "b": random.normal()} for _ in range(5)]
+    factors = random.uniform(size=5)
+    lines = scale_lines(stack_lines(trees), factors)
+    for index, (tree, factor) in enumerate(zip(trees, factors.tolist(), strict=True)):
+        expected = scale({"a": tree["a"], "b": np.float64(tree["b"])}, factor)
+        assert jax.tree.all(jax.tree.map(np.array_equal, expected, take_lines(lines, index)))
+
+
+def test_groups_come_from_aligned_pieces():
+    tasks = TaskList.of([Task(device, 1, 0.1, 0.1) if device % 5 else None for device in range(11)])
+    small = tasks.asked & (tasks.devices != 6)
+    first, *rest = find_groups(tasks, small, level=3)
+    assert not rest  # two devices are not worth a group
+    assert first.positions.tolist() == [1, 2, 3, 4, 7]
+    assert first.adds.tolist() == [True] * 6 + [False, True]
+
+
+def test_a_large_device_with_a_small_budget_is_not_small(population):
+    side = Blueprint(Config.of({"solver": {"batch_size": 1}}).to_dict()).build(population)
+    small = SmallDevices(side)
+    assert small.takes(TaskList.of([Task(0, 1, 0.1, 0.1), Task(11, 1, 0.1, 0.1)])).tolist() == [True, False]
