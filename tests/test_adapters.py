@@ -11,6 +11,7 @@ import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import safetensors.torch
 import torch
@@ -24,8 +25,10 @@ from fedprox.adapters.flax import from_linen, from_nnx
 from fedprox.adapters.scipy import scipy_solver
 from fedprox.adapters.torch import from_torch
 from fedprox.core.errors import ConfigError, DataError, RunError
-from fedprox.core.trees import to_numpy
+from fedprox.core.name_patterns import matches_any
+from fedprox.core.trees import map_names, to_numpy
 from fedprox.models import Model, linear_regression, mlp, softmax_regression
+from fedprox.participation.budget import minibatches, split_batches
 from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples, to_backend
 from fedprox.solvers import LocalProblem
@@ -381,11 +384,165 @@ def test_models_of_other_libraries_are_used_as_they_are(library: str, tmp_path: 
     assert jax.tree.structure(again.params) == jax.tree.structure(start)
 
 
-def test_flax_refuses_batch_statistics() -> None:
-    with pytest.raises(ConfigError, match="must keep all its state in parameters; got batch_stats too"):
-        from_linen(flax.linen.BatchNorm(use_running_average=True), np.zeros((1, 3))).init(jax.random.key(0))
-    with pytest.raises(ConfigError, match="must keep all its state in parameters"):
-        from_nnx(lambda rngs: nnx.BatchNorm(3, rngs=rngs))
+class LinenNormalised(flax.linen.Module):
+    """A network that says whether it is trained, as Flax's own examples do."""
+
+    @flax.linen.compact
+    def __call__(self, x: Any, train: bool) -> Any:
+        x = flax.linen.Dense(6)(x)
+        x = flax.linen.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+        x = flax.linen.Dropout(0.5, deterministic=not train)(x)
+        return flax.linen.Dense(CLASSES)(flax.linen.relu(x))
+
+
+class LinenUntold(flax.linen.Module):
+    """A network whose normalisation is not told whether it is trained."""
+
+    @flax.linen.compact
+    def __call__(self, x: Any) -> Any:
+        return flax.linen.Dense(CLASSES)(flax.linen.BatchNorm(momentum=0.9)(flax.linen.Dense(6)(x)))
+
+
+class NnxNormalised(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.first = nnx.Linear(FEATURES, 6, rngs=rngs)
+        self.norm = nnx.BatchNorm(6, momentum=0.9, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+        self.last = nnx.Linear(6, CLASSES, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.last(nnx.relu(self.drop(self.norm(self.first(x)))))
+
+
+def plain_linen(module: Any, params: Any, batches: Any, rate: float, **told: Any) -> Any:
+    """SGD in plain Flax, on mini-batches of any size; dropout, which the adapters leave out, is not there."""
+
+    def mean_loss(trained: Any, statistics: Any, x: Any, y: Any) -> Any:
+        variables = {"params": trained, "batch_stats": statistics}
+        outputs, fresh = module.apply(variables, x, **told, mutable=["batch_stats"])
+        return optax.softmax_cross_entropy_with_integer_labels(outputs, y).mean(), fresh["batch_stats"]
+
+    trained, statistics = params["params"], params["batch_stats"]
+    for x, y in batches:
+        gradient, statistics = jax.grad(mean_loss, has_aux=True)(trained, statistics, x, y)
+        trained = jax.tree.map(lambda w, g: w - rate * g, trained, gradient)
+    return {"params": trained, "batch_stats": statistics}
+
+
+def plain_nnx(module: Any, batches: Any, rate: float) -> Any:
+    module.eval()
+    module.set_attributes(use_running_average=False, raise_if_not_found=False)  # without dropout
+
+    def mean_loss(module: Any, x: Any, y: Any) -> Any:
+        return optax.softmax_cross_entropy_with_integer_labels(module(x), y).mean()
+
+    for x, y in batches:
+        gradient = nnx.grad(mean_loss)(module, x, y)
+        trained = nnx.state(module, nnx.Param)
+        nnx.update(module, jax.tree.map(lambda w, g: w - rate * g, trained, gradient))
+    return nnx.to_pure_dict(nnx.state(module, (nnx.Param, nnx.BatchStat)))
+
+
+def own_batches(budget: int, round: int, device: int) -> list[Any]:
+    """The mini-batches of a device in a round: of 7 examples, and a short one at the end of every epoch."""
+    x, y = population().train.of(device)
+    pieces = minibatches(len(x), 7, budget, seed=0, round=round, device=device, piece=256)
+    return [(x[rows], y[rows]) for piece in pieces for rows in split_batches(piece, len(x))]
+
+
+class Undropped(LinenNormalised):
+    @flax.linen.compact
+    def __call__(self, x: Any, train: bool) -> Any:
+        x = flax.linen.Dense(6)(x)
+        x = flax.linen.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+        return flax.linen.Dense(CLASSES)(flax.linen.relu(x))
+
+
+@pytest.mark.parametrize("kind", ["linen", "untold", "nnx"])
+def test_batch_statistics_agree_with_plain_flax(kind: str) -> None:
+    example = np.zeros((1, FEATURES), np.float32)
+    if kind == "linen":
+        model, plain = from_linen(LinenNormalised(), example), partial(plain_linen, Undropped(), train=True)
+    elif kind == "untold":
+        model = from_linen(LinenUntold(), example)
+
+        def plain(params: Any, batches: Any, rate: float) -> Any:  # Flax itself has to be told
+            with flax.linen.intercept_methods(_trained):
+                return plain_linen(LinenUntold(), params, batches, rate)
+    else:
+        model = from_nnx(NnxNormalised)
+
+        def plain(params: Any, batches: Any, rate: float) -> Any:
+            module = NnxNormalised(nnx.Rngs(0))
+            state = nnx.state(module, (nnx.Param, nnx.BatchStat))
+            nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
+            nnx.update(module, state)
+            return plain_nnx(module, batches, rate)
+
+    config = {**settings(batch_size=7), "rounds": 1, "method": {"name": "fedavg"}, "devices": {"per_round": 2}}
+    starts: list[Any] = []
+    result = fedprox.train(
+        config, population=population(), model=model, callbacks=[lambda progress: starts.append(progress.params)]
+    )
+    row = result.devices[0]
+    found = [
+        plain(starts[0], own_batches(budget, 1, device), 0.1)
+        for device, budget in zip(row["device"], row["budget"], strict=True)
+    ]
+    assert any(len(x) < 7 for x, _ in own_batches(row["budget"][0], 1, row["device"][0]))
+    expected = jax.tree.map(lambda *leaves: np.tensordot(row["weight"], np.stack(leaves), axes=1), *found)
+    assert jax.tree.structure(result.params) == jax.tree.structure(to_numpy(expected))
+    assert_close(result.params, expected, atol=2e-5)
+    personal = fedprox.train(
+        {**config, "personal": {"parameters": list(model.statistics)}}, population=population(), model=model
+    )
+    assert_close(personal.personal[row["device"][0]], _joined(personal.params, found[0], model.statistics))
+    changed = jax.tree.map(lambda a, b: not np.allclose(a, b), personal.params, result.params)
+    assert sum(jax.tree.leaves(changed)) == 2  # mean and variance stay on the devices
+
+
+def _joined(params: Any, own: Any, statistics: tuple[str, ...]) -> Any:
+    """The parameters of the server with the statistics of a device."""
+    return map_names(lambda name, a, b: b if matches_any(name, statistics) else a, params, to_numpy(own))
+
+
+def _trained(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+    is_norm = isinstance(context.module, flax.linen.BatchNorm) and context.method_name == "__call__"
+    return call(*args, **(kwargs | {"use_running_average": False} if is_norm else kwargs))
+
+
+class Counting(flax.linen.Module):
+    @flax.linen.compact
+    def __call__(self, x: Any) -> Any:
+        self.variable("counts", "calls", lambda: jnp.zeros(()))
+        return flax.linen.Dense(CLASSES)(x)
+
+
+class Calls(nnx.Variable):
+    """State that is neither parameters nor statistics."""
+
+
+class CountingNnx(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.calls = Calls(jnp.zeros(()))
+
+
+def test_equinox_refuses_state() -> None:
+    class Normalised(eqx.Module):
+        norm: eqx.nn.BatchNorm
+
+        def __init__(self, key: Any) -> None:
+            self.norm = eqx.nn.BatchNorm(FEATURES, axis_name="batch", mode="ema")
+
+    with pytest.raises(ConfigError, match="module Normalised must keep all its state in parameters"):
+        from_equinox(Normalised)
+
+
+def test_flax_refuses_other_state() -> None:
+    with pytest.raises(ConfigError, match="must keep all its state in parameters; got counts too"):
+        from_linen(Counting(), np.zeros((1, 3)))
+    with pytest.raises(ConfigError, match="must keep all its state in parameters; got calls too"):
+        from_nnx(CountingNnx)
 
 
 def gradient_steps(params: Any, x: Any, y: Any, subproblem: Any, budget: int, key: int) -> tuple[Any, int]:

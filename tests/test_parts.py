@@ -3,6 +3,7 @@
 import importlib
 import io
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -87,6 +88,21 @@ def test_a_method_of_ones_own_runs_in_every_command(tmp_path):
                     "--out", "three", "--json", cwd=tmp_path)  # fmt: skip
     assert sweep.returncode == 0, sweep.stderr
     assert len(json.loads(sweep.stdout)["table"]) == 2
+    tune = command("tune", "synthetic-1-1", *SMALL, "-s", "method.name=mine:Half", "-s", "method.strength=0.25",
+                   "--rates", "0.01", "--mus", "1", "--out", "four", cwd=tmp_path)  # fmt: skip
+    assert tune.returncode == 0, tune.stderr
+    assert "On mine:Half with this rate: method.mu = 1" in tune.stdout
+    assert "strength = 0.25" in (tmp_path / "four" / "tuned.toml").read_text()
+    evaluate = command("evaluate", "one", "--json", cwd=tmp_path)
+    assert evaluate.returncode == 0, evaluate.stderr
+    last = json.loads((tmp_path / "one" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert json.loads(evaluate.stdout)["test_accuracy"] == pytest.approx(last["test_accuracy"])
+    np.save(tmp_path / "x.npy", np.zeros((2, 60), np.float32))
+    predict = command("predict", "one", "--data", "x.npy", cwd=tmp_path)
+    assert len(predict.stdout.split()) == 2, predict.stderr
+    theory = command("theory", "one", cwd=tmp_path)
+    assert theory.returncode == 2
+    assert "the theorems do not cover this run: `method.name` must be 'fedprox'; it is 'mine:Half'" in theory.stderr
     report = command("report", "one", "three", "--out", "report.html", cwd=tmp_path)
     assert report.returncode == 0, report.stderr
     assert "mine:Half" in (tmp_path / "report.html").read_text()
@@ -161,6 +177,66 @@ class Weak(Half):
     assert done.returncode == 0, done.stderr
 
 
+class Breaking:
+    """Parts that raise in the second round until they are mended."""
+
+    is_broken = True
+
+    @classmethod
+    def check(cls, is_second):
+        if cls.is_broken and is_second:
+            raise ZeroDivisionError("in my own part")
+
+
+def breaking_sampler(view):
+    Breaking.check(view.round == 2)
+    return [0, 1]
+
+
+def breaking_rule(history):
+    Breaking.check(history[-1]["round"] == 2)
+    return False
+
+
+def breaking_callback(progress):
+    Breaking.check(progress.round == 2)
+
+
+def breaking_metric(labels, predictions):
+    Breaking.calls += 1
+    Breaking.check(Breaking.calls == 3)  # round 0 is measured too
+    return 0.0
+
+
+def breaking_solver(params, x, y, subproblem, budget, key):
+    Breaking.calls += 1
+    Breaking.check(Breaking.calls > 2)  # two devices in the first round
+    return params, budget
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sampler": breaking_sampler},
+        {"stopping_rule": breaking_rule},
+        {"callbacks": [breaking_callback]},
+        {"metrics": {"own": breaking_metric}},
+        {"solver": fedprox.solvers.opaque(breaking_solver)},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_a_run_continues_after_a_part_that_raised_is_mended(tmp_path, small_population, given, monkeypatch):
+    monkeypatch.setattr(Breaking, "calls", 0, raising=False)
+    config = {**SHORT, "engine": {"workers": 2}, "checkpoint": {"every": 1}}
+    with pytest.raises(ZeroDivisionError, match="in my own part"):
+        fedprox.train(config, population=small_population, out=tmp_path / "run", **given)
+    monkeypatch.setattr(Breaking, "is_broken", False)
+    again = fedprox.train(config, population=small_population, out=tmp_path / "run", resume=True, **given)
+    whole = fedprox.train(config, population=small_population, **given)
+    assert [row["round"] for row in again.history] == [0, 1, 2, 3]
+    assert again.history.column("train_loss") == whole.history.column("train_loss")
+
+
 def entry_point(folder, package, *lines):
     about = folder / f"{package}-1.0.dist-info"
     about.mkdir(parents=True)
@@ -177,6 +253,18 @@ def test_an_installed_entry_point_is_a_name(module, tmp_path, monkeypatch):
     assert Config.from_dict(config.to_dict()) == config
     with pytest.raises(ConfigError, match=r"`method.name` must be one of .*, half, module:object; got 'hal'; did you"):
         Config.from_dict({"method": {"name": "hal"}})
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{tmp_path / 'site'}:{os.environ.get('PYTHONPATH', '')}")
+    line = ["compare", "synthetic-1-1", *SMALL, "-m", "half:strength=0.5", "-m", "fedavg", "--out", "two", "--json"]
+    compared = command(*line, cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert [row["method"] for row in json.loads(compared.stdout)["table"]] == ["half (strength=0.5)", "fedavg"]
+
+
+def test_configs_and_help_start_without_jax():
+    code = "import sys, fedprox.config, fedprox.cli; sys.exit(any(name in sys.modules for name in {names}))"
+    names = ("jax", "scipy", "matplotlib", "ray", "torch")
+    done = subprocess.run([sys.executable, "-c", code.format(names=names)], check=False)
+    assert done.returncode == 0
 
 
 def test_two_entry_points_of_one_name_are_refused(module, tmp_path, monkeypatch):
@@ -490,6 +578,13 @@ def test_a_sampler_of_ones_own_works_on_the_clock(tmp_path, small_population):
     assert views[-1].available.tolist() == [1, 2, 3, 4]
     assert views[-1].known[1].seconds == result.devices[0]["seconds"][0]
     assert result.history[-1]["simulated_seconds"] > 0
+    page = fedprox.report.write_report([tmp_path / "run"], tmp_path / "report.html", "").read_text()
+    assert "Who was reached" in page
+    assert "what the sampling scheme aims at" not in page  # which is not known of an own sampler
+    untimed = {"population": small_population, "systems": lambda view: view.full_budget}
+    told = fedprox.train(config, **untimed, out=tmp_path / "untimed")
+    assert "simulated_seconds" not in told.history[-1]  # the object takes the place of the clock
+    assert "Who was reached" not in told.report(tmp_path / "other.html").read_text()
 
 
 def test_a_systems_model_of_ones_own(module, small_population):

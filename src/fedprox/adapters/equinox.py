@@ -1,7 +1,8 @@
 """Models from Equinox, used as they are.
 
 The arrays of real numbers in a module are its parameters, everything else is fixed. A module works on one example; it
-is mapped over batches, in inference mode, so without dropout.
+is mapped over batches, in inference mode, so without dropout. Modules with state (`eqx.nn.BatchNorm`) are refused:
+their statistics are means over the mapped axis, where rows that fill up a short mini-batch cannot be left out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 import jax
 
 from fedprox.adapters.outputs import Loss, Predict, build_output_model, cross_entropy, label
+from fedprox.core.errors import ConfigError
 from fedprox.core.extras import needs_extra
 from fedprox.core.trees import Tree
 from fedprox.models import Model
@@ -36,6 +38,12 @@ def from_equinox(
     (3, 2)
     """
     module = eqx.nn.inference_mode(make(jax.random.key(0)))
+    leaves = jax.tree.leaves(module, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.StateIndex))
+    if any(isinstance(leaf, eqx.nn.StateIndex) for leaf in leaves):
+        raise ConfigError(
+            f"module {type(module).__name__} must keep all its state in parameters; got state of Equinox "
+            "(`eqx.nn.State`), such as that of BatchNorm"
+        )
     _, fixed = eqx.partition(module, eqx.is_inexact_array)
 
     def init(key: jax.Array) -> Tree:

@@ -1,4 +1,8 @@
-"""TOML in and out."""
+"""TOML in and out.
+
+`tomli_w` writes whole documents alone. What is written here are also single values, as they stand on a command line
+(`method.mu=0.1`), and lists and small tables on one line, as they stand in the documentation.
+"""
 
 from __future__ import annotations
 

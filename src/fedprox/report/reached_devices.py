@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.config.parts import is_builtin
 from fedprox.runs.reader import SavedRun
 
 __all__ = ["Lean", "Reach", "chance", "count_reached", "is_on_clock"]
@@ -49,8 +50,8 @@ class Reach:
     finished: Numbers  # of these, all of its work was done in time
     merged: Numbers  # its work, whole or in part, went into the model
     weight: Numbers  # its share in all merges
-    asked_lean: Lean
-    merged_lean: Lean
+    asked_lean: Lean | None  # None where the aim of the sampler is not known
+    merged_lean: Lean | None
 
     @property
     def cut_off(self) -> Numbers:
@@ -96,7 +97,8 @@ class Reach:
 
 def is_on_clock(run: SavedRun) -> bool:
     """Return whether a run was on the clock and has ended, so that the size of its population is on record."""
-    return run.config.systems.model == "clock" and run.summary is not None and len(run.devices) > 0
+    has_clock = run.config.systems.model == "clock" and "systems" not in run.replaced
+    return has_clock and run.summary is not None and len(run.devices) > 0
 
 
 def count_reached(run: SavedRun) -> Reach:
@@ -134,6 +136,7 @@ def chance(draws: int, probability: float) -> float:
     """
     if probability <= 0 or probability >= 1:
         return 0.0
+    # the closed form of de Moivre: `scipy.stats.binom.expect` adds up all terms, for every device
     m = min(math.floor(draws * probability) + 1, draws)
     logarithm = math.lgamma(draws + 1) - math.lgamma(m + 1) - math.lgamma(draws - m + 1)
     logarithm += m * math.log(probability) + (draws - m + 1) * math.log1p(-probability)
@@ -163,8 +166,10 @@ def _count(row: Mapping[str, Any], seen: dict[int, _Seen]) -> None:
         one.weight += row["weight"][position]
 
 
-def _lean(counts: Numbers, mass: Numbers, devices: int, run: SavedRun) -> Lean:
-    """Return the distance of the devices' counts from the scheme's target."""
+def _lean(counts: Numbers, mass: Numbers, devices: int, run: SavedRun) -> Lean | None:
+    """Return the distance of the devices' counts from the scheme's target; None for a sampler of a user's own."""
+    if "sampler" in run.replaced or not is_builtin("samplers", run.config.devices.sampling):
+        return None
     total, others = counts.sum(), devices - len(counts)
     if total == 0:
         return Lean(math.nan, math.nan)

@@ -37,8 +37,9 @@ def reach_sentences(reach: Reach) -> list[str]:
             if never
             else f"Every device was {words} at least once."
         )
-    sentences.append(f"Who was asked is {_lean(reach.asked_lean)}.")
-    sentences.append(f"Who became part of the model is {_lean(reach.merged_lean)}.")
+    if reach.asked_lean is not None and reach.merged_lean is not None:
+        sentences.append(f"Who was asked is {_lean(reach.asked_lean)}.")
+        sentences.append(f"Who became part of the model is {_lean(reach.merged_lean)}.")
     correlation = reach.speed_correlation()
     if correlation is not None:
         who = "Faster" if correlation > 0 else "Slower"

@@ -4,6 +4,9 @@ The Lanczos method builds an orthonormal basis q_1, ..., q_m of {v, Hv, H^2 v, .
 extreme eigenvalues of that small matrix approach those of H from inside. Each comes with the norm of its residual,
 ||H u - theta u|| = beta_m |s_m|: H has an eigenvalue at most that far from theta. Every new vector is made orthogonal
 to all earlier ones, twice, since rounding would otherwise bring back eigenvalues that have been found.
+
+`scipy.sparse.linalg.eigsh` does not serve here: it returns no residuals, which say how far an estimate may be off, it
+raises where it has not converged, and its restarts take more products, each of which is a pass over the data.
 """
 
 from __future__ import annotations

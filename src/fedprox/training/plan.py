@@ -75,9 +75,9 @@ class SecondDraw:
         return {"device": self.cohort.devices.tolist(), "weight": self.weights.tolist()}
 
 
-def check_plan(config: Config, method: Method) -> None:
-    """Refuse a method whose rounds the systems model cannot plan."""
-    if config.systems.model == "clock" and method.second_draw:
+def check_plan(method: Method, clock: Clock | None) -> None:
+    """Refuse a method whose rounds the clock cannot plan."""
+    if clock is not None and method.second_draw:
         raise ConfigError(
             "`method.second_draw` must be false with systems.model = 'clock', which follows the chosen devices alone"
         )

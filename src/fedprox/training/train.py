@@ -138,8 +138,8 @@ def train(
     state = State(params, method.start(params), controller)
     rule = merging.build(config.merge, method, config.privacy, merge_rule)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
-    check_plan(config, method)
     clock = build_clock(config, population.devices, traffic) if systems is None else None
+    check_plan(method, clock)
     if out is not None:
         check_usable(Path(out), config, resume=resume, replaced=replaced)  # before a cluster starts
     with ExitStack() as open_until_the_end:
