@@ -134,7 +134,7 @@ def _with_statistics(model: Model, statistics: tuple[str, ...], training: Callab
     return dataclasses.replace(model, statistics=statistics, training=training)
 
 
-def _mode(module: flax.linen.Module, *, training: bool) -> dict[str, bool]:
+def _mode(module: flax.linen.Module, *, training: bool) -> dict[str, Any]:
     """Return the argument that tells a module whether it is trained, where its call has one."""
     known = inspect.signature(type(module).__call__).parameters
     return {name: is_on == training for name, is_on in _MODE.items() if name in known}
