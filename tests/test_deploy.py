@@ -301,8 +301,9 @@ def test_own_parts_take_the_same_path_as_the_simulation(federation, name, monkey
     monkeypatch.syspath_prepend(federation["folder"] / "app")
     config = Config.from_dict(with_overrides(_settings(), shlex.split(overrides(OWN_PARTS[name]))))
     expected, deployed = fedprox.train(config), fedprox.load_run(federation["folder"] / name)
+    rounding = 1e-6 if name == "feddane" else 0.0  # a device alone adds up its gradient in blocks of another length
     for parameter, array in flatten_names(expected.params).items():
-        assert np.array_equal(flatten_names(deployed.params)[parameter], array), parameter
+        np.testing.assert_allclose(flatten_names(deployed.params)[parameter], array, rtol=0, atol=rounding)
     for ours, theirs in zip(deployed.history, expected.history, strict=True):
         for key in (
             "train_loss",
