@@ -17,11 +17,12 @@ from conftest import population_of
 from fedprox.adapters.scipy import scipy_solver
 from fedprox.adapters.torch import from_torch
 from fedprox.cli import app
-from fedprox.core.errors import ConfigError
+from fedprox.core.errors import ConfigError, RunFolderError
 from fedprox.engines.calibration import measure_speed
 from fedprox.models import Model, linear_regression, softmax_regression
 from fedprox.participation.budget import minibatches, split_batches
 from fedprox.runs.evaluate import evaluate, predict
+from fedprox.runs.own_models import check_all_here
 from in_process_ray import cluster_of
 
 POPULATION = population_of([7, 23, 4, 31, 12, 9], test=3)
@@ -175,6 +176,8 @@ def test_predict_asks_which_device_is_meant(saved, tmp_path):
     for number, sentence in ((5, "from 0 to 4; got 5"), (-1, "got -1")):
         with pytest.raises(ConfigError, match=sentence):
             predict(saved.path, x, device=number)
+    with pytest.raises(RunFolderError, match=r"device \d of .* keeps its parameters to itself"):
+        check_all_here(fedprox.load_run(saved.path), {})  # as in a run of real devices
     plain = fedprox.train({"rounds": 1, "data": {"devices": 5}, "devices": {"per_round": 2}}, out=tmp_path / "plain")
     with pytest.raises(ConfigError, match=r"`device` must be left out for .*, whose devices share one model; got 0"):
         predict(plain.path, x, device=0)
@@ -280,11 +283,8 @@ def test_bad_patterns_are_refused_in_a_sentence(settings, sentence):
 
 def test_personal_parameters_are_refused_where_they_cannot_be_kept():
     from fedprox.config import Config
-    from fedprox.deploy.settings import check_deployable
     from fedprox.theory.replay import Devices
 
-    with pytest.raises(ConfigError, match=r"`personal.parameters` must be empty on real devices"):
-        check_deployable(Config.from_dict({"personal": BIAS, "deploy": {"devices": 2}}))
     with pytest.raises(ConfigError, match=r"must be empty for theory"):
         Devices(Config.from_dict({**CONFIG, "personal": BIAS}), POPULATION, MODEL)
     assert measure_speed({**CONFIG, "personal": BIAS}, population=POPULATION, seconds=0.001).samples_per_second > 0

@@ -1,10 +1,13 @@
 """The models of devices that have one of their own, read from a run folder.
 
 The model of the server is in `model.safetensors`; what devices keep to themselves (`[personal]`) is in the checkpoint.
-A device that has not taken part has its personal parameters as they were at the start.
+A device that has not taken part has its personal parameters as they were at the start. Real devices keep theirs to
+themselves: their models are not in the folder.
 """
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 from fedprox import methods
 from fedprox.core.errors import ConfigError, RunFolderError
@@ -17,7 +20,7 @@ from fedprox.runs.identity import run_identity
 from fedprox.runs.reader import SavedRun
 from fedprox.runs.replaced import check_present, check_replaced, describe_parts
 
-__all__ = ["choose_device_model", "read_own_models"]
+__all__ = ["check_all_here", "choose_device_model", "read_own_models"]
 
 
 def read_own_models(run: SavedRun, model: Model, params: Tree, method: Method | None = None) -> dict[int, Tree] | None:
@@ -45,6 +48,7 @@ def read_own_models(run: SavedRun, model: Model, params: Tree, method: Method | 
         }
     except ValueError as error:
         raise RunFolderError(f"the checkpoint of {run.path} does not fit its model: {error}") from None
+    check_all_here(run, remembered)
     return {device: divided.device_model(params, state) for device, state in remembered.items()}
 
 
@@ -57,3 +61,13 @@ def choose_device_model(run: SavedRun, params: Tree, own: dict[int, Tree] | None
         last = "" if count is None else f" from 0 to {count - 1}"
         raise ConfigError(f"`device` must be the number of a device of {run.path}{last}; got {device}")
     return own.get(device, params)
+
+
+def check_all_here(run: SavedRun, devices: Container[int]) -> None:
+    """Refuse a run of which a device has taken part and has left nothing in the folder."""
+    for row in run.devices:
+        for device, kept in zip(row["device"], row["kept"], strict=True):
+            if kept and device not in devices:
+                raise RunFolderError(
+                    f"device {device} of {run.path} keeps its parameters to itself, so its model is not in the folder"
+                )
