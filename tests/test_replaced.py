@@ -215,7 +215,7 @@ OTHERS = {
     "schedule": smallest,
     "stopping_rule": hits,
     "merge_rule": MergeRule(),
-    "solver": solvers.adam(),
+    "solver": solvers.sgd(0.9),
     "mu_controller": AutoMu.start(learning_rate=0.1),
     "metrics": {"misses": hits},
 }

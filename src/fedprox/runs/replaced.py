@@ -116,7 +116,7 @@ def describe_parts(
 
 
 def describe_part(part: object) -> dict[str, Any]:
-    """Return what is recorded of a part: `object`, its qualified name, and its plain settings that are not defaults.
+    """Return what is recorded of a part: its qualified name, and plain settings that are not defaults.
 
     >>> from fedprox.methods import fedprox
     >>> describe_part(fedprox())["name"]
@@ -132,6 +132,8 @@ def describe_part(part: object) -> dict[str, Any]:
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         fields = {field.name: (getattr(part, field.name), field.default) for field in dataclasses.fields(part)}
         plain = {key: value for key, (value, default) in fields.items() if _is_plain(value) and value != default}
+        for value, _ in fields.values():
+            plain |= _enclosed(value)
         plain.pop("name", None)
         record |= {"settings": plain} if plain else {}
     return record
@@ -213,6 +215,20 @@ def _labels(given: Mapping[Any, Any]) -> dict[str, str]:
 
 def _as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
+
+
+def _enclosed(function: Any) -> dict[str, Any]:
+    """Return the plain values that a function encloses, such as the momentum of a solver's step.
+
+    >>> _enclosed((lambda momentum: lambda: momentum)(0.9))
+    {'momentum': 0.9}
+    """
+    names, cells = (
+        getattr(getattr(function, "__code__", None), "co_freevars", ()),
+        getattr(function, "__closure__", None),
+    )
+    enclosed = {name: cell.cell_contents for name, cell in zip(names, cells or (), strict=True)}
+    return {name: value for name, value in enclosed.items() if _is_plain(value)}
 
 
 def _is_plain(value: Any) -> bool:
