@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 
-DROPS_STRAGGLERS = ("fedavg", "fedavgm", "fedadam", "fedyogi")
+DROPS_STRAGGLERS = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedexp")
 
 
 def softmax_gradient(w, x, y):
@@ -118,6 +118,11 @@ def merge(method, w, kept, weights, masses, solutions, server, remembered, rate,
             server["h"] = server["h"] - alpha * masses[device] * (local - w)
         return average - server["h"] / alpha
     move = average - w
+    if method in ("fedexp", "fedexprox"):
+        spread = sum(p * np.sum((local - w) ** 2) for p, local in zip(weights, solutions, strict=True))
+        if method == "fedexp":
+            return w + max(1, spread / (2 * (np.sum(move**2) + settings["epsilon"]))) * move
+        return w + spread / np.sum(move**2) * move
     if method == "fedavgm":
         server["v"] = settings["momentum"] * server["v"] + move
         return w + settings["server_learning_rate"] * server["v"]

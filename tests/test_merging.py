@@ -109,7 +109,7 @@ def test_rules_that_see_every_reply_are_refused_with_privacy_and_methods_that_me
         fedprox.train({**private, "merge": {}}, population=POPULATION, method=Collecting())
     with pytest.raises(ConfigError, match=r"`merge.rule` must be 'mean' with method.name = 'collecting'"):
         fedprox.train({**SETTINGS, "merge": {"rule": "median"}}, population=POPULATION, method=Collecting())
-    with pytest.raises(ConfigError, match=r"`merge.rule` must be one of mean, median, module:object; got 'mode'"):
+    with pytest.raises(ConfigError, match=r"`merge.rule` must be one of mean, median, .*, module:object; got 'mode'"):
         fedprox.train({**SETTINGS, "merge": {"rule": "mode"}})
 
 

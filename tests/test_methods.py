@@ -25,6 +25,8 @@ SETTINGS = {
     "feddane": {"mu": 0.5},
     "fednova": {"mu": 0.5},
     "feddyn": {"alpha": 0.5},
+    "fedexp": {"epsilon": 1e-4},
+    "fedexprox": {"mu": 0.5},
     "fedavgm": {"momentum": 0.5, "server_learning_rate": 0.7},
     "fedadam": {"server_learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "tau": 0.01},
     "fedyogi": {"server_learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "tau": 0.01},
@@ -98,6 +100,22 @@ def test_feddane_with_a_second_draw_agrees_with_plain_numpy():
 @pytest.mark.parametrize("mu", [0.0, 0.5])
 def test_fednova_with_momentum_agrees_with_plain_numpy(mu):
     check_against_reference("fednova", {"mu": mu}, solver_momentum=0.5, stragglers=0.4)
+
+
+@pytest.mark.parametrize(("extrapolated", "plain", "mu"), [("fedexp", "fedavg", 0), ("fedexprox", "fedprox", 0.5)])
+def test_a_step_held_at_one_is_the_mean_bit_for_bit(extrapolated, plain, mu):
+    shared = {"mu": mu} if mu else {}
+    held = run(extrapolated, settings={**shared, "extrapolation": 1.0}, devices={"stragglers": 0.4})
+    mean = run(plain, settings=shared, devices={"stragglers": 0.4})
+    assert all(np.array_equal(held.params[key], mean.params[key]) for key in mean.params)
+    longer = run(extrapolated, settings={**shared, "extrapolation": 1.5}, devices={"stragglers": 0.4})
+    assert not np.array_equal(held.params["weight"], longer.params["weight"])
+
+
+@pytest.mark.parametrize("value", [0.5, "always", -1])
+def test_an_extrapolation_below_one_is_refused(value):
+    with pytest.raises(ConfigError, match=r"`method.extrapolation` must be a number >= 1, or 'auto'; got"):
+        run("fedexp", settings={"extrapolation": value})
 
 
 # every method under every budget rule

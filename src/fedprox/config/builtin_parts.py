@@ -49,6 +49,8 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
         "fedavgm": "fedprox.methods.fedavgm:FedAvgM",
         "fedadam": "fedprox.methods.fedadam:FedAdam",
         "fedyogi": "fedprox.methods.fedyogi:FedYogi",
+        "fedexp": "fedprox.methods.fedexp:FedExP",
+        "fedexprox": "fedprox.methods.fedexprox:FedExProx",
     },
     "mu": {
         "adaptive": "fedprox.methods.mu.adaptive:AdaptiveMu.start",
@@ -81,6 +83,11 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
     "merge": {
         "mean": "fedprox.methods.merging.rule:mean",
         "median": "fedprox.methods.merging.median:median",
+        "trimmed_mean": "fedprox.methods.merging.trimmed_mean:trimmed_mean",
+        "krum": "fedprox.methods.merging.krum:krum",
+        "multi_krum": "fedprox.methods.merging.krum:multi_krum",
+        "geometric_median": "fedprox.methods.merging.geometric_median:geometric_median",
+        "centered_clipping": "fedprox.methods.merging.centered_clipping:centered_clipping",
     },
     "engines": {
         "local": "fedprox.engines.by_name:local_engine",

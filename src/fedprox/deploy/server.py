@@ -110,7 +110,7 @@ def run_federation(
     controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
     state = State(params, method.start(params), controller)
     check_private(config.privacy, method, state.controller, config.deploy.devices)
-    rule = merging.build(config.merge, method, config.privacy)
+    rule = merging.build(config.merge, method, config.privacy, config.devices.per_round)
     check_limit(config, roles.exchanged(params))
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     replaced = _replaced(config, objects, params)

@@ -12,6 +12,8 @@ from fedprox.methods.fedavg import FedAvg
 from fedprox.methods.fedavgm import FedAvgM
 from fedprox.methods.feddane import FedDane
 from fedprox.methods.feddyn import FedDyn
+from fedprox.methods.fedexp import FedExP
+from fedprox.methods.fedexprox import FedExProx
 from fedprox.methods.fednova import FedNova
 from fedprox.methods.fedprox import FedProx
 from fedprox.methods.fedyogi import FedYogi
@@ -32,6 +34,8 @@ __all__ = [
     "fedavgm",
     "feddane",
     "feddyn",
+    "fedexp",
+    "fedexprox",
     "fednova",
     "fedprox",
     "fedyogi",
@@ -40,7 +44,8 @@ __all__ = [
 
 # the names of configs are those of the constructors: `fedprox.methods.feddyn(alpha=0.5)`
 fedadam, fedavg, fedavgm, feddane, feddyn = FedAdam, FedAvg, FedAvgM, FedDane, FedDyn
-fednova, fedprox, fedyogi, scaffold = FedNova, FedProx, FedYogi, Scaffold
+fedexp, fedexprox, fednova, fedprox = FedExP, FedExProx, FedNova, FedProx
+fedyogi, scaffold = FedYogi, Scaffold
 
 
 def build(config: MethodConfig, seed: int = 0) -> Method:

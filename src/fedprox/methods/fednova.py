@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import jax
 import numpy as np
 
 from fedprox.core.trees import Tree, difference, scale
@@ -48,6 +49,10 @@ class FedNova(Method):
         count = gradient_count(solution.solver, solution.steps, solution.learning_rate, solution.mu)
         moved = difference(solution.anchor, solution.params)  # zero where no step was done
         return Reply({"move": scale(moved, 1 / count if count else 0.0), "count": np.float64(count)})
+
+    def unmoved(self, params: Tree) -> Tree:
+        """Return no move and no gradient."""
+        return {"move": jax.tree.map(np.zeros_like, params), "count": np.float64(0)}
 
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
         """Make one move of the mean length."""

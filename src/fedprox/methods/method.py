@@ -136,6 +136,10 @@ class Method:
         """Return what a device sends back."""
         return Reply(solution.params)
 
+    def unmoved(self, params: Tree) -> Tree:
+        """Return what a device that did no work would send to be averaged; merge rules may start from it."""
+        return params
+
     def uploaded(self, reply: Reply) -> Tree:
         """Return what of a reply crosses the network; the server works out the rest."""
         return reply.averaged, reply.summed

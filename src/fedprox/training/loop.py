@@ -209,7 +209,8 @@ class _Run:
             state.params, state.server = method.merge_replies(state.server, state.params, received)
             return
         if received:
-            averaged, summed = merging.merge_received(self.parts.rule, received)
+            unmoved = method.unmoved(method.shared(state.params))
+            averaged, summed = merging.merge_received(self.parts.rule, received, unmoved)
         if self.mechanism is not None:
             seeded = seeded_normals(self.config.seed, Purpose.SERVER_NOISE, plan.round)
             normals = self.parts.server_noise or seeded

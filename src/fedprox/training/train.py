@@ -136,7 +136,7 @@ def train(
     replaced = describe_parts(objects, params, fingerprint=out is not None, recorded=recorded)
     own_metrics = Metrics(build_metrics(config.measure, metrics), model, population)
     state = State(params, method.start(params), controller)
-    rule = merging.build(config.merge, method, config.privacy, merge_rule)
+    rule = merging.build(config.merge, method, config.privacy, config.devices.per_round, merge_rule)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     clock = build_clock(config, population.devices, traffic) if systems is None else None
     check_plan(method, clock)

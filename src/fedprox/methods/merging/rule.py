@@ -55,6 +55,19 @@ class MergeRule:
             merged = total(merged, scale(reply, weight))
         return merged
 
+    def merge_around(self, centre: Tree, replies: Sequence[Tree], weights: NDArray[np.float64]) -> Tree:
+        """Return one tree for the replies, given where the devices started; most rules do not ask for it."""
+        return self.merge(replies, weights)
+
+    @property
+    def least_replies(self) -> int:
+        """How many replies a round must have for the rule to mean anything."""
+        return 1
+
+    def survives(self, replies: int) -> int | None:
+        """Return how many attackers of a round's replies the rule withstands; None where nothing is known."""
+        return None
+
 
 def mean() -> MergeRule:
     """Return the weighted mean.
@@ -65,15 +78,24 @@ def mean() -> MergeRule:
     return MergeRule()
 
 
-def merge_received(rule: MergeRule, received: Sequence[Received]) -> tuple[Tree, Tree]:
-    """Return what `Method.merge` takes, `averaged` and `summed`, from all replies of a round."""
+def merge_received(rule: MergeRule, received: Sequence[Received], centre: Tree = None) -> tuple[Tree, Tree]:
+    """Return what `Method.merge` takes, `averaged` and `summed`, from all replies of a round.
+
+    `centre` is what `averaged` would be from a device that did nothing; None: zero.
+    """
     weights = np.array([one.weight for one in received], np.float64)
     masses = np.array([one.mass for one in received], np.float64)
-    averaged = rule.merge([one.reply.averaged for one in received], weights / weights.sum())
+    replies = [one.reply.averaged for one in received]
+    averaged = rule.merge_around(_zero(replies) if centre is None else centre, replies, weights / weights.sum())
     summed = [one.reply.summed for one in received]
     if not jax.tree.leaves(summed[0]):  # most methods add up nothing
         return averaged, summed[0]
-    return averaged, scale(rule.merge(summed, masses / masses.sum()), float(masses.sum()))
+    merged = rule.merge_around(_zero(summed), summed, masses / masses.sum())
+    return averaged, scale(merged, float(masses.sum()))
+
+
+def _zero(replies: Sequence[Tree]) -> Tree:
+    return jax.tree.map(np.zeros_like, replies[0])
 
 
 def check_merging(rule: MergeRule, method: Method, privacy: PrivacyConfig) -> None:
