@@ -39,6 +39,27 @@ void solve(const float *x, const int *y, const int *order, const int *sizes, int
     }
 }
 
+/* A round of small devices, one after another: each takes `steps` steps of `batch` rows from the anchor, `order` has the
+   rows of all of them, and merged_weight and merged_bias become the sum of share times result. scratch: twice
+   classes x features + classes. */
+void solve_round(const float *x, const int *y, const int *order, const float *share, int devices, int steps, int batch,
+                 int features, int classes, float learning_rate, float mu, const float *anchor_weight,
+                 const float *anchor_bias, float *merged_weight, float *merged_bias, float *scratch)
+{
+    const int size = classes * features;
+    float *weight = scratch, *bias = scratch + size, *gradient = bias + classes;
+    int sizes[steps];
+    for (int s = 0; s < steps; s++) sizes[s] = batch;
+    for (int k = 0; k < devices; k++) {
+        memcpy(weight, anchor_weight, sizeof(float) * size);
+        memcpy(bias, anchor_bias, sizeof(float) * classes);
+        solve(x, y, order + (long)k * steps * batch, sizes, steps, features, classes, learning_rate, mu, anchor_weight,
+              anchor_bias, weight, bias, gradient);
+        for (int j = 0; j < size; j++) merged_weight[j] += share[k] * weight[j];
+        for (int c = 0; c < classes; c++) merged_bias[c] += share[k] * bias[c];
+    }
+}
+
 /* Devices 0, ..., devices - 1 own the rows offsets[k], ..., offsets[k + 1] - 1 of x. Adds the gradients of all rows up in
    total (classes x features + classes), with scratch of the same size; sums[0..1]: loss and hits; norms2: of every
    device's mean gradient. */

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.randomness import Purpose, generator, words
+from fedprox.core.randomness import Purpose, generator, words, words_of_devices
 from fedprox.participation.budget import steps_per_epoch
 from fedprox.participation.sampling import Cohort, draw_without_replacement
 
@@ -100,12 +100,11 @@ def straggler_work(
     straggler = _marked(len(cohort), share, seed, Purpose.STRAGGLERS, round)
     per_epoch = np.asarray(steps_per_epoch(cohort.samples, batch_size))
     budget = per_epoch * epochs
-    for position in np.flatnonzero(straggler):
-        word = int(words(1, seed, Purpose.EPOCHS, round, int(cohort.devices[position]))[0])
-        if epochs == 1:
-            budget[position] = 1 + word % int(per_epoch[position])
-        else:
-            budget[position] = (1 + word % most) * per_epoch[position]
+    marked = per_epoch[straggler]
+    drawn, begins = words_of_devices(np.ones_like(marked), seed, Purpose.EPOCHS, round, cohort.devices[straggler])
+    choices = marked if epochs == 1 else np.full_like(marked, most)
+    amount = 1 + (drawn[begins] % choices.astype(np.uint64)).astype(np.int64)  # of batches, or of epochs
+    budget[straggler] = amount if epochs == 1 else amount * marked
     return Workload(straggler, budget / per_epoch, budget)
 
 
