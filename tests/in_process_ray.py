@@ -52,8 +52,8 @@ class Method:
 
 
 class Actor:
-    def __init__(self, ray, kind):
-        self.ray, self.instance, self.dead = ray, kind(), False
+    def __init__(self, ray, kind, arguments):
+        self.ray, self.instance, self.dead = ray, kind(*arguments), False
         self.called, self.slow = [], len(ray.actors) in ray.slow
         ray.actors.append(self)
 
@@ -92,7 +92,7 @@ class InProcessRay:
         return shuffled[:num_returns], shuffled[num_returns:]
 
     def remote(self, **options):
-        return lambda kind: SimpleNamespace(remote=lambda: Actor(self, kind))
+        return lambda kind: SimpleNamespace(remote=lambda *arguments: Actor(self, kind, arguments))
 
     def kill(self, actor):
         actor.dead = True

@@ -370,6 +370,38 @@ def test_a_termination_while_a_cluster_starts_ends_with_its_code(tmp_path, monke
     assert (signal.getsignal(signal.SIGTERM), utilities.set_sigterm_handler) == before
 
 
+@pytest.mark.parametrize("address", ["", "127.0.0.1:6379"])
+def test_ray_is_not_started_in_the_current_folder(tmp_path, monkeypatch, address):
+    """Its workers would import any module from there, before all others."""
+    from fedprox.engines.ray import cluster
+
+    places = []
+
+    def init(**arguments):
+        places.append((Path.cwd(), list(Path.cwd().glob("*.py"))))
+        raise ConnectionError("far enough")
+
+    (tmp_path / "queue.py").write_text("raise SystemExit('run from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    fake = SimpleNamespace(init=init, shutdown=lambda: None, is_initialized=lambda: False)
+    monkeypatch.setattr(cluster, "_import_ray", lambda: fake)
+    monkeypatch.setattr(cluster, "_checked", lambda address: "127.0.0.1")
+    with pytest.raises(RunError, match="far enough"):
+        Cluster(address, 0)
+    assert Path.cwd() == tmp_path
+    assert places[0][0] != tmp_path
+    assert places[0][1] == []
+
+
+def test_an_actor_searches_last_where_the_run_does(monkeypatch, tmp_path):
+    from fedprox.engines.ray.actor import DeviceActor
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    DeviceActor([*sys.path, str(tmp_path)])
+    assert sys.path[-1] == str(tmp_path)
+    assert len(sys.path) == len(set(sys.path))
+
+
 # real clusters from here on
 
 

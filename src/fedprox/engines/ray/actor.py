@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from fedprox import __version__
+from fedprox.config.part_search import add_folders
 from fedprox.core.compilation import prepare
 from fedprox.core.errors import DataError
 from fedprox.core.threads import Workers
@@ -46,7 +47,9 @@ class ChunkAnswer(NamedTuple):
 class DeviceActor:
     """Works for the devices of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, search: Sequence[str] = ()) -> None:
+        """Search these folders too for the modules of a run's own parts, after those that are searched already."""
+        add_folders(search)
         os.environ["NPROC"] = "1"  # XLA's threads; read when JAX starts its backend, which it has not yet
         prepare()
         self._engine: LocalEngine | None = None

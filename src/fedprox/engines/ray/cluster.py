@@ -105,7 +105,13 @@ class Cluster:
             raise RunError(f"a Ray cluster of our own must listen on 127.0.0.1 alone; it is at {', '.join(addresses)}")
 
     def _init(self, failure: str, **arguments: Any) -> None:
-        with _own_signals(), exits_on_termination(), _without_rays_signals(), warnings.catch_warnings():
+        with (
+            _own_signals(),
+            exits_on_termination(),
+            _without_rays_signals(),
+            _in_a_folder_of_our_own(self._folder),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")
             _read_environment_again()
             self._joined = True  # also what is half started is stopped
@@ -254,6 +260,15 @@ def _answers(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def _in_a_folder_of_our_own(folder: Path | None) -> Iterator[None]:
+    """Start Ray elsewhere: its workers search the folder where it was started for every module, before all others."""
+    with contextlib.ExitStack() as until_it_is_started:
+        place = folder or until_it_is_started.enter_context(tempfile.TemporaryDirectory())
+        until_it_is_started.enter_context(contextlib.chdir(place))
+        yield
 
 
 @contextlib.contextmanager

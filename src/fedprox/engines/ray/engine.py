@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedprox.config.part_search import folders
 from fedprox.core.errors import ConfigError, RunError
 from fedprox.core.trees import Tree
 from fedprox.engines.build import Blueprint
@@ -61,7 +62,7 @@ class RayEngine(Engine):
         )
 
         def start() -> tuple[Any, Any]:
-            actor = kind.remote()
+            actor = kind.remote(folders())
             return actor, actor.build.remote(self._blueprint, self._population, at)
 
         self._stateful = self._method.start_device(params) is not None
