@@ -17,6 +17,7 @@ from fedprox.core.errors import ConfigError
 from fedprox.deploy.keys import _checked_host, write_keys
 from fedprox.deploy.new_project import write_project
 from fedprox.deploy.settings import resume_flag
+from fedprox.report import write_report
 from fedprox.runs.export import export
 
 SMALL = {"rounds": 1, "solver": {"epochs": 1}, "data": {"devices": 3}, "devices": {"per_round": 2}}
@@ -151,9 +152,18 @@ def test_names_of_runs_are_not_markup(tmp_path):
     assert "a[/b]c" in result.stdout
 
 
-def test_a_full_standard_output_is_a_sentence():
-    command = [sys.executable, "-m", "fedprox", "doctor"]
+def test_a_report_on_a_run_whose_name_is_no_text(tmp_path):
+    run = tmp_path / "caf\udce9"
+    fedprox.train(SMALL, out=run)
+    assert "caf\\udce9" in write_report([run], tmp_path / "r\udce9.html").read_text()
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["--help"]])
+def test_a_full_standard_output_is_a_sentence(arguments):
+    command = [sys.executable, "-m", "fedprox", *arguments]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert "Traceback" not in done.stderr
-    assert done.returncode != 0
+    assert done.stderr.strip().splitlines()[-1] == (
+        "fedprox: standard output cannot be written: no space left on device"
+    )
+    assert done.returncode == 2

@@ -254,7 +254,7 @@ def _message_attack(folder: Path, dice: random.Random) -> None:
     records = dice.choice(GOOD).to_records()
     for _ in range(dice.choice((1, 1, 2, 4))):
         change = dice.randrange(6)
-        if change == 0 and "values" in records:
+        if change == 0 and "values" in records.config_records:
             key = dice.choice([*records["values"], "steps", "loss", "device", "train_samples"])
             records["values"][key] = dice.choice(_VALUES)
         elif change == 1 and records.config_records.get("values"):

@@ -23,7 +23,7 @@ from fedprox.cli import (
     tune,
     watch,
 )
-from fedprox.cli.app import app
+from fedprox.cli.app import app, say_system_error
 
 __all__ = [
     "app",
@@ -52,4 +52,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    app()
+    try:
+        app()
+    except OSError as error:  # outside of commands: help that cannot be printed
+        say_system_error(error)
+        sys.exit(2)

@@ -36,6 +36,7 @@ __all__ = [
     "next_folder",
     "output_console",
     "say_json",
+    "say_system_error",
 ]
 
 app = typer.Typer(
@@ -109,7 +110,7 @@ def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
             typer.echo(f"fedprox: {error}", err=True)
             raise typer.Exit(error.exit_code) from None
         except OSError as error:
-            _say_system_error(error)
+            say_system_error(error)
             raise typer.Exit(2) from None
         except MemoryError:
             typer.echo("fedprox: this machine has not enough memory for that", err=True)
@@ -121,7 +122,7 @@ def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def _say_system_error(error: OSError) -> None:
+def say_system_error(error: OSError) -> None:
     """Say what the system refused: a file, a folder, or to print more (a full disk behind standard output)."""
     place = f"{error.filename}: " if error.filename else ""
     text = f"fedprox: {place}{error.strerror or error}"

@@ -38,7 +38,7 @@ def write_report_on(runs: Sequence[SavedRun], out: str | Path, title: str) -> Pa
     text = report(group_runs(runs), title)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, text.encode())
+        write_atomically(out, text.encode("utf-8", "backslashreplace"))  # names of folders may be any bytes
     except OSError as error:
         raise RunFolderError(f"report {out} cannot be written: {error.strerror}") from None
     return out

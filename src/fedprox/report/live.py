@@ -95,14 +95,14 @@ def _handler(server: LiveServer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             try:
                 if not self._is_ours():
-                    self._answer(404, "text/plain", b"not found\n")
+                    self._answer(404, "text/plain", "not found\n")
                 elif self.path.endswith("/data"):
                     content = json.dumps(live_data(server.path), allow_nan=False)
-                    self._answer(200, "application/json", content.encode())
+                    self._answer(200, "application/json", content)
                 else:
-                    self._answer(200, "text/html; charset=utf-8", live_page(server.path).encode())
+                    self._answer(200, "text/html; charset=utf-8", live_page(server.path))
             except FedProxError as error:  # a folder that was removed, or is being written for the first time
-                self._answer(503, "text/plain; charset=utf-8", f"{error}\n".encode())
+                self._answer(503, "text/plain; charset=utf-8", f"{error}\n")
 
         def log_message(self, format: str, *arguments: Any) -> None:
             """Print nothing."""
@@ -114,7 +114,8 @@ def _handler(server: LiveServer) -> type[BaseHTTPRequestHandler]:
             hosts = (f"127.0.0.1:{server.port}", f"localhost:{server.port}")
             return known and self.headers.get("Host") in hosts
 
-        def _answer(self, status: int, kind: str, content: bytes) -> None:
+        def _answer(self, status: int, kind: str, text: str) -> None:
+            content = text.encode("utf-8", "backslashreplace")  # names of folders may be any bytes
             self.send_response(status)
             for name, value in (
                 ("Content-Type", kind),
