@@ -3,16 +3,18 @@
     python -m benchmarks.small_devices [--rounds 20] [--turns 3] [--devices 2000]
 
 A round has K = 1,000 devices with 10 samples each; softmax regression on 60 features with 10 classes, mini-batches of
-10. `fedprox` is measured through `fedprox.train`: `solve_seconds`, from sampling through mini-batch orders to the merged
-model, and beside it the processor's time of whole rounds with a run folder, records included. The C loop
-(`loop.c`, `solve_round`) has its mini-batches drawn beforehand. FedJAX's `for_each_client` joins where it is installed.
-All take turns, and the best round of each counts. What is printed is Markdown, for `benchmarks/README.md`.
+10. `fedprox` is measured through `fedprox.train`, as `solve_seconds`: from sampling through mini-batch orders to the
+merged model. Beside it stands the processor's time of whole rounds with a run folder, so with their records. The C loop
+(`loop.c`, `solve_round`) has its mini-batches drawn beforehand. FedJAX's `for_each_client` joins where it is installed,
+and is timed over all rounds. Otherwise the best round counts, and contenders take turns. What is printed is Markdown,
+for `benchmarks/README.md`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import os
 import tempfile
 import time
@@ -118,11 +120,9 @@ class CRounds:
         for orders, shares in self._rounds:
             begin = time.perf_counter()
             bounds = np.linspace(0, K, workers + 1).astype(int)
-            parts = list(zip(bounds[:-1], bounds[1:], strict=True))
-            at = (weight, bias)
-            found = threads.run(
-                lambda part, at=at, r=(orders, shares): self._part(*part, *r, *at), parts, [1] * workers
-            )
+            parts = list(itertools.pairwise(bounds.tolist()))
+            given = (orders, shares, weight, bias)
+            found = threads.run(lambda part, given=given: self._part(*part, *given), parts, [1] * workers)
             weight, bias = (sum(each) for each in zip(*found, strict=True))  # type: ignore[assignment]
             times.append(time.perf_counter() - begin)
         threads.close()
@@ -137,7 +137,7 @@ class CRounds:
         own = np.ascontiguousarray(orders[first:last]), np.ascontiguousarray(shares[first:last])
         self._solve(
             pointer(self._x), pointer(self._y), pointer(own[0]), pointer(own[1]),
-            int(last - first), self._epochs, BATCH, FEATURES, CLASSES,
+            last - first, self._epochs, BATCH, FEATURES, CLASSES,
             ctypes.c_float(LEARNING_RATE), ctypes.c_float(MU), pointer(weight), pointer(bias),
             pointer(merged_weight), pointer(merged_bias), pointer(scratch),
         )  # fmt: skip
@@ -168,9 +168,8 @@ def main() -> None:
                 one, processor = min(one, work.solve_seconds(1)), min(processor, work.processor_seconds())
                 stay_on(everywhere)
                 two = min(two, work.solve_seconds(2))
-            print(
-                f"| {name} | {epochs} | {per_device(one)} | {per_device(two)} | {one / two:.2f} | {per_device(processor)} |"
-            )
+            cells = [name, epochs, per_device(one), per_device(two), f"{one / two:.2f}", per_device(processor)]
+            print("| " + " | ".join(map(str, cells)) + " |")
             if name == "FedProx":
                 measured[epochs] = work
     print("\n| beside it, FedProx | epochs | one core, us per device | two cores | speed-up |")
