@@ -34,6 +34,7 @@ from fedprox.deploy.messages import (
     Evaluation,
     Instruction,
     Introduction,
+    Model,
     Work,
     WrongMessageError,
     read_array,
@@ -195,7 +196,7 @@ def test_a_regression_has_no_accuracy():
     data = DeviceData.from_arrays(0, np.eye(4), np.array([1.0, 2.0, 3.0, 4.0]), test=[0, 0, 0, 1])
     said = Device(build_config(measure={"dissimilarity": False}), linear_regression(4), data)
     model = {name: np.asarray(value) for name, value in flatten_names(said._like).items()}
-    report = said.evaluate(type("Asked", (), {"params": model})())
+    report = said.evaluate(Model(model))
     back = Evaluation.from_records(report.to_records(), model)
     assert back.train_accuracy is None
     assert back.train_loss == pytest.approx((1 + 4 + 9) / 6)
