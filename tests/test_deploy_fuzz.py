@@ -14,6 +14,7 @@ from fedprox.deploy.engine import _Gradients
 from fedprox.deploy.measuring import ReportMeasurer
 from fedprox.deploy.message_exchange import NodeAnswer
 from fedprox.deploy.messages import Evaluation, Gradient, Introduction, Work, attempt
+from fedprox.deploy.reply_checks import Expected
 from fedprox.deploy.round_replies import Collected
 from test_deploy_parts import POPULATION, build_config, header, run
 
@@ -83,11 +84,11 @@ def messages(draw):
 def take_everywhere(records):
     """Have every place that takes messages of nodes take one; return the problems."""
     collected = Collected()
-    work = collected.sort({1: NodeAnswer(records, None, 1.0)}, {1: 5}, MODEL, max_norm=10.0)
+    work = collected.sort({1: NodeAnswer(records, None, 1.0)}, {1: Expected(5, max_norm=10.0)}, MODEL)
     assert (1 in work) != (1 in collected.problems)
     gradients = _Gradients(MODEL)
     measurer = ReportMeasurer(
-        build_config(), SimpleNamespace(samples=lambda device: Introduction(1, 5, 2), devices=range(2)), None
+        build_config(), SimpleNamespace(samples=lambda device: Introduction(1, 5, 2), devices=range(2)), None, None
     )
     introduced, problem = attempt(lambda: Introduction.from_records(records))
     assert (introduced is None) == (problem is not None)

@@ -39,7 +39,7 @@ from fedprox.deploy.messages import (
     WrongMessageError,
     read_array,
 )
-from fedprox.deploy.reply_checks import reason_to_refuse
+from fedprox.deploy.reply_checks import Expected, reason_to_refuse
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.settings import check_deployable
 from fedprox.engines.deadline import Deadline, TimedProblem
@@ -67,7 +67,9 @@ def build_config(**sections):
 def run(config, grid, folder, monkeypatch, **more):
     """Run a federation whose clock is the grid's."""
     monkeypatch.setattr(server, "Post", lambda g: Post(g, grid.clock.now, grid.clock.sleep))
-    monkeypatch.setattr(server, "Roster", lambda n, post: Roster(n, post, grid.clock.now, grid.clock.sleep))
+    monkeypatch.setattr(
+        server, "Roster", lambda n, post, **more: Roster(n, post, grid.clock.now, grid.clock.sleep, **more)
+    )
     return server.run_federation(config, grid.model, grid, folder, **more)
 
 
@@ -292,6 +294,11 @@ def with_params(**changes):
         (with_params(bias=np.array([0, np.nan], np.float32)), "'bias' has entries that are not finite"),
         (with_params(weight=np.full((2, 2), np.inf, np.float32)), "not finite"),
         (replace(GOOD, steps=6), "6 steps are more than the budget of 5"),
+        (replace(GOOD, steps=4), "4 of 5 steps are too few for a solver that spends its budget"),
+        (replace(GOOD, steps=4, stopped_by_time=True), "4 of 5 steps cannot be for lack of time, since there is no"),
+        (replace(GOOD, steps=0), r"w_k must be w\^t after 0 steps"),
+        (replace(GOOD, loss=math.inf), r"the loss must be a finite number, at most 1e\+30; got inf"),
+        (replace(GOOD, loss=-1e31), "the loss must be a finite number"),
         (replace(GOOD, seconds=math.nan), "seconds"),
         (replace(GOOD, speed=-1.0), "the speed must be a number > 0; got -1.0"),
         (replace(GOOD, gamma=math.nan), "gamma must be a number >= 0; got nan"),
@@ -299,12 +306,23 @@ def with_params(**changes):
     ],
 )
 def test_a_bad_reply_is_refused_with_a_reason(work, words):
-    reason = reason_to_refuse(work, ANCHOR, budget=5, max_norm=10.0)
+    reason = reason_to_refuse(work, ANCHOR, Expected(5, spends_budget=True, max_norm=10.0))
     assert reason is None if words is None else re.search(words, reason)
 
 
+@pytest.mark.parametrize(("waited", "words"), [(8.0, "after 8 of 10 seconds"), (9.5, None)])
+def test_partial_work_is_for_lack_of_time_only_once_the_time_is_up(waited, words):
+    partial = replace(GOOD, steps=1, stopped_by_time=True)
+    reason = reason_to_refuse(partial, ANCHOR, Expected(5, seconds=10.0, spends_budget=True), waited)
+    assert reason is None if words is None else words in reason
+
+
+def test_a_solver_that_may_end_early_may_take_fewer_steps():
+    assert reason_to_refuse(replace(GOOD, steps=1), ANCHOR, Expected(5)) is None
+
+
 def test_no_limit_on_the_norm_where_none_is_set():
-    assert reason_to_refuse(with_params(bias=np.full(2, 1e6, np.float32)), ANCHOR, budget=5) is None
+    assert reason_to_refuse(with_params(bias=np.full(2, 1e6, np.float32)), ANCHOR, Expected(5)) is None
 
 
 # --- the server, with devices in this process
@@ -403,9 +421,10 @@ def test_partial_work_is_merged_by_fedprox_and_dropped_by_fedavg(tmp_path, monke
         return replace(answer, steps=1, stopped_by_time=True) if device == 1 and hasattr(asked, "budget") else answer
 
     for method, is_kept in (({"name": "fedprox"}, True), ({"name": "fedavg"}, False)):
-        settings = {**build_config(rounds=1, devices={"per_round": 4}).to_dict(), "method": method}
-        config = Config.from_dict(settings)
-        [row] = run(config, FakeGrid(config, POPULATION, slow), tmp_path / method["name"], monkeypatch).devices
+        settings = {**build_config(rounds=1, devices={"per_round": 4}, deploy={"deadline": 5.0}).to_dict()}
+        config = Config.from_dict({**settings, "method": method})
+        grid = FakeGrid(config, POPULATION, slow, delays={(101, "1"): 5.0})
+        [row] = run(config, grid, tmp_path / method["name"], monkeypatch).devices
         at = row["device"].index(1)
         assert row["straggler"] == [number == 1 for number in row["device"]]
         assert row["kept"][at] == is_kept
@@ -499,8 +518,9 @@ def test_a_device_whose_time_was_up_before_its_first_step_adds_nothing(tmp_path,
             return answer
         return replace(answer, params=asked.params, steps=0, stopped_by_time=True)
 
-    config = build_config(rounds=1, devices={"per_round": 4})
-    [row] = run(config, FakeGrid(config, POPULATION, too_slow), tmp_path / "run", monkeypatch).devices
+    config = build_config(rounds=1, devices={"per_round": 4}, deploy={"deadline": 5.0})
+    grid = FakeGrid(config, POPULATION, too_slow, delays={(101, "1"): 5.0})
+    [row] = run(config, grid, tmp_path / "run", monkeypatch).devices
     at = row["device"].index(1)
     assert (row["weight"][at], row["problem"][at]) == (0, "the time was up before its first step")
     assert sum(row["weight"]) == pytest.approx(1)

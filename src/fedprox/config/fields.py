@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import ErrorDetails
@@ -13,6 +13,7 @@ __all__ = [
     "CountOrZero",
     "Flag",
     "NotNegative",
+    "NumberOrAuto",
     "PartSection",
     "Positive",
     "Section",
@@ -34,6 +35,7 @@ NotNegative = Annotated[
     Field(ge=0, le=LARGEST, allow_inf_nan=False, description="a number >= 0"),
     AfterValidator(lambda value: value + 0.0),
 ]
+NumberOrAuto = Annotated[NotNegative | Literal["auto"], Field(description="a number >= 0 or 'auto'")]
 Count = Annotated[int, Field(ge=1, le=MOST, description="a whole number >= 1")]
 CountOrZero = Annotated[int, Field(ge=0, le=MOST, description="a whole number >= 0")]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, description="a number in [0, 1]")]

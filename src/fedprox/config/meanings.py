@@ -104,11 +104,14 @@ MEANINGS: Mapping[str, str] = {
     "merge.smoothing": "geometric median: the least distance that counts",
     "merge.radius": "centred clipping: how far a device's reply counts; 0: the median distance",
     "deploy.devices": "real devices: their number N",
-    "deploy.deadline": "real devices: seconds of work in a round; 0: unlimited",
+    "deploy.deadline": "real devices: seconds of work in a round; 0: unlimited; auto: from the last rounds",
     "deploy.grace": "real devices: further seconds that the server waits for replies",
     "deploy.min_replies": "real devices: fewer usable replies leave the model unchanged",
     "deploy.repeats": "real devices: how often such a round is repeated",
-    "deploy.max_norm": "real devices: largest accepted norm of an update; 0: any",
+    "deploy.max_norm": "real devices: the most that a reply may add to the model; 0: any; auto: from the last rounds",
+    "deploy.max_samples": "real devices: the most training samples that a device may claim; 0: any",
+    "deploy.max_weight": "real devices: the largest weight of one device in a merge",
+    "deploy.nodes": "real devices: Flower's node ids of devices 0 to N - 1; empty: a node says which device it is",
     "deploy.join_seconds": "real devices: how long the server waits for all devices at the start",
 }
 

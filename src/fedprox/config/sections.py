@@ -12,6 +12,7 @@ from fedprox.config.fields import (
     CountOrZero,
     Flag,
     NotNegative,
+    NumberOrAuto,
     PartSection,
     Positive,
     Section,
@@ -161,16 +162,22 @@ class EngineConfig(PartSection):
 class DeployConfig(Section):
     """`[deploy]`: real devices through Flower; a simulation takes no notice of it.
 
-    `devices` is their number N. In a round each may work for `deadline` seconds (0: as long as it takes), and the
-    server waits `grace` seconds more for messages to travel and programs to start. Fewer than `min_replies` usable
-    replies leave the model as it was, and the round is repeated, at most `repeats` times. `max_norm` is the largest
-    ||w_k - w^t|| that is let in (0: any), `join_seconds` how long the server waits for all devices at the start.
+    `devices` is their number N. In a round each may work for `deadline` seconds (0: as long as it takes; "auto": a
+    multiple of what the last rounds took), and the server waits `grace` seconds more for messages to travel and
+    programs to start. Fewer than `min_replies` usable replies leave the model as it was, and the round is repeated, at
+    most `repeats` times. `max_norm` is the most that a reply may add to the model (0: any; "auto": a multiple of what
+    replies added lately), `max_samples` the most training samples that a device may claim (0: any), `max_weight` the
+    largest weight of one device in a merge. `join_seconds` is how long the server waits for all devices at the start,
+    `nodes` has Flower's ids of the nodes of devices 0 to N - 1, which no other node can claim then.
     """
 
     devices: CountOrZero = 0
-    deadline: NotNegative = 0.0
+    deadline: NumberOrAuto = "auto"
     grace: NotNegative = 30.0
     min_replies: Count = 1
     repeats: CountOrZero = 3
-    max_norm: NotNegative = 0.0
+    max_norm: NumberOrAuto = "auto"
+    max_samples: CountOrZero = 0
+    max_weight: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, description="a number in (0, 1]")] = 1.0
+    nodes: list[str] = Field(default_factory=list, description="a list of node ids, each a text")
     join_seconds: Positive = 300.0

@@ -13,24 +13,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import flwr
 import jax
 import numpy as np
 from flwr.app import MessageType
+from numpy.typing import NDArray
 
 from fedprox import __version__
 from fedprox.config import Config
 from fedprox.core.trees import Tree, difference, flatten_names, overlay_names, quiet, scale, squared_distance
 from fedprox.deploy.message_exchange import NodeAnswer, Post
 from fedprox.deploy.messages import Gradient, Instruction, Model, Named, PersonalVersion, Work, attempt
+from fedprox.deploy.norm_limits import NormLimits
 from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.release_count import Releases
 from fedprox.deploy.remote_work import Question, RemoteWork
-from fedprox.deploy.reply_checks import wrong_arrays
+from fedprox.deploy.reply_additions import Contribution, measure_additions
+from fedprox.deploy.reply_checks import Expected, distance, wrong_arrays
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.round_replies import Collected
+from fedprox.deploy.work_times import WorkTimes
 from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Task
 from fedprox.methods import Method, Reply
 from fedprox.methods.merging import ReplySums, RoundSum
@@ -55,6 +59,7 @@ class FlowerEngine(Engine):
       releases: the count of rounds sent out, for private runs.
       roles: which parameters are sent; all, unless `[personal]` or the model says otherwise.
       personal: the versions of the devices' personal parameters, where there are such.
+      times: how long devices may work, which the measurer follows too.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class FlowerEngine(Engine):
         releases: Releases | None = None,
         roles: ParameterRoles | None = None,
         personal: PersonalVersions | None = None,
+        times: WorkTimes | None = None,
     ) -> None:
         self._config, self._method, self._solver_for = config, method, solver_for
         self._roster, self._post, self._releases = roster, post, releases
@@ -74,6 +80,9 @@ class FlowerEngine(Engine):
         self._roles, self._personal = roles or ParameterRoles(), personal
         self._gradients = _Gradients(self._roles)
         self._rate = build_schedule(config.solver, config.rounds)
+        # With noise, which replies are merged must not depend on the updates of others; clipping bounds them instead.
+        self._limits = NormLimits(0.0 if self._mechanism else config.deploy.max_norm)
+        self._times = times or WorkTimes(config.deploy.deadline)
         self._refused = 0
         self._late_recorded = 0  # those that the records of the rounds have counted
 
@@ -110,25 +119,29 @@ class FlowerEngine(Engine):
         asked = [task for task in request.tasks if task is not None]
         collected = Collected()
         replies = self._work(asked, broadcast, collected)
+        norms = self._refuse_excess(request, collected, replies)
         outcome = self._outcome(request, collected)
         if len(collected.work) < min(deploy.min_replies, len(asked)):
             _LOG.warning("round %d has %d usable replies and is repeated", broadcast.round, len(collected.work))
             rule = f"round {broadcast.round} must have {deploy.min_replies} usable replies (`deploy.min_replies`)"
             return replace(outcome, shortfall=rule)
+        self._limits.take_note(norms)
         averaged, summed = self._merge(request, outcome, collected.work, replies)
         return replace(outcome, averaged=averaged, summed=summed)
 
     def values(self) -> dict[str, Any]:
-        """Return the counts of late and refused replies."""
-        return {"late": self._post.late, "refused": self._refused, **self._versions()}
+        """Return the counts of late and refused replies, and what the limits follow."""
+        return {"late": self._post.late, "refused": self._refused, **self._followed(), **self._versions()}
 
     def _versions(self) -> dict[str, Any]:
         return {} if self._personal is None else {"personal": self._personal.values()}
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Take back the counts."""
+        """Take back the counts and what the limits follow."""
         self._post.late = self._late_recorded = values["late"]
         self._refused = values["refused"]
+        self._limits.restore(values.get("norms", []))
+        self._times.restore(values.get("times", []))
         if self._personal is not None:
             self._personal.restore(values["personal"])
 
@@ -141,7 +154,10 @@ class FlowerEngine(Engine):
             "versions": {"fedprox": __version__, "flwr": flwr.__version__, "numpy": np.__version__},
         }
 
-    def _work(self, asked: Sequence[Task], broadcast: Broadcast, collected: Collected) -> dict[int, Reply]:
+    def _followed(self) -> dict[str, Any]:
+        return {"norms": self._limits.values(), "times": self._times.values()}
+
+    def _work(self, asked: Sequence[Task], broadcast: Broadcast, collected: Collected) -> dict[int, _Answered]:
         """Have the method work with all devices, in as many exchanges as it poses subproblems; return the replies."""
         if self._method.needs_gradients:
             unasked = [task.device for task in asked if task.device not in self._gradients.asked]
@@ -150,7 +166,7 @@ class FlowerEngine(Engine):
                 {task.device: why for task in asked if (why := self._gradients.problems.get(task.device))}
             )
         at_work = {task.device: self._start(task, broadcast) for task in asked if task.device not in collected.problems}
-        replies: dict[int, Reply] = {}
+        replies: dict[int, _Answered] = {}
         while at_work:
             questions: dict[int, Question] = {}
             for device, remote in at_work.items():
@@ -158,12 +174,47 @@ class FlowerEngine(Engine):
                 if isinstance(step, Question):
                     questions[device] = step
                 else:
-                    replies[device], collected.work[device] = step, remote.work()
+                    replies[device], collected.work[device] = _Answered(remote, step), remote.work()
             answered = self._exchange(questions, broadcast, collected)
             at_work = {device: at_work[device] for device in answered}
             for device, work in answered.items():
                 at_work[device].answers.append((overlay_names(broadcast.params, work.params), work))
         return replies
+
+    def _refuse_excess(
+        self, request: RoundRequest, collected: Collected, replies: Mapping[int, _Answered]
+    ) -> dict[int, dict[str, float]]:
+        """Refuse replies that add too much, the worst first, and return the norms of those that are left."""
+        while (worst := self._limits.worst(norms := self._norms(request, collected, replies))) is not None:
+            device, reason = worst
+            collected.refuse(device, reason)
+            self._count_refused(request.broadcast.round, {device: reason})
+        return norms
+
+    def _norms(
+        self, request: RoundRequest, collected: Collected, replies: Mapping[int, _Answered]
+    ) -> dict[int, dict[str, float]]:
+        """Return for each device that would be merged the norms that limits are for."""
+        broadcast = request.broadcast
+        anchor = self._sent(broadcast.params)
+        shares = request.settle(*self._replied(request, collected))
+        merged = [
+            task._replace(weight=float(shares.weights[position]))
+            for position, task in enumerate(request.tasks)
+            if task is not None and shares.kept[position]
+        ]
+        norms = {task.device: {"update": distance(collected.work[task.device].params, anchor)} for task in merged}
+        if self._method.sends_model_only or self._mechanism is not None or request.merge is None:
+            return norms
+        contributions = []
+        for task in merged:
+            remote, reply = replies[task.device]
+            still = remote.still(self._method, broadcast, self._rate(broadcast.round))
+            received = task.received(reply, collected.work[task.device].steps)
+            contributions.append(Contribution(received, reply.state, still))
+        for task, added in zip(merged, measure_additions(contributions, request.merge), strict=True):
+            norms[task.device] |= added
+        return norms
 
     def _start(self, task: Task, broadcast: Broadcast) -> RemoteWork:
         state = self._method.start_device(broadcast.params) if task.state is None else task.state
@@ -173,7 +224,8 @@ class FlowerEngine(Engine):
         self, questions: Mapping[int, Question], broadcast: Broadcast, collected: Collected
     ) -> dict[int, Work]:
         """Send devices their subproblems, and return the work that can be used."""
-        anchor, deploy = self._sent(broadcast.params), self._config.deploy
+        anchor = self._sent(broadcast.params)
+        allowed = {device: self._times.allowed(question.budget) for device, question in questions.items()}
         messages = {
             device: Instruction(
                 device,
@@ -182,20 +234,30 @@ class FlowerEngine(Engine):
                 broadcast.round,
                 posed.mu,
                 budget,
-                deploy.deadline,
+                allowed[device],
                 None if posed.anchor is None else self._sent(posed.anchor),
                 None if posed.start is None else self._sent(posed.start),
                 self._version(device, broadcast.round, is_first=device not in collected.bytes),
             )
             for device, (posed, budget) in questions.items()
         }
-        answers = self._ask({device: one.to_records() for device, one in messages.items()}, MessageType.TRAIN)
-        budgets = {device: question.budget for device, question in questions.items()}
-        work = collected.sort(answers, budgets, anchor, deploy.max_norm)
+        seconds = max(allowed.values(), default=0.0)
+        answers = self._ask({device: one.to_records() for device, one in messages.items()}, MessageType.TRAIN, seconds)
+        expected = {
+            device: Expected(
+                question.budget,
+                allowed[device],
+                spends_budget=self._solver_for(device).is_sgd and self._config.solver.gamma == 0,
+                moves_at_once=self._hides_drift or question.posed.start is not None,
+                max_norm=self._longest_update(anchor),
+            )
+            for device, question in questions.items()
+        }
+        work = collected.sort(answers, expected, anchor)
+        complete = (device for device, done in work.items() if not done.stopped_by_time)
+        self._times.take_note([(questions[device].budget, answers[device].seconds) for device in complete])
         refused = {device: collected.refused[device] for device in questions if device in collected.refused}
-        self._refused += len(refused)
-        for device, reason in refused.items():
-            _LOG.warning("round %d: the reply of device %d is refused: %s", broadcast.round, device, reason)
+        self._count_refused(broadcast.round, refused)
         for device, message in messages.items():
             down = count_bytes((message.params, message.linear, message.anchor, message.start))
             up = count_bytes(work[device].params) if device in work else 0
@@ -212,11 +274,23 @@ class FlowerEngine(Engine):
             return None
         return self._personal.to_train(device, round) if is_first else self._personal.to_read(device)
 
-    def _ask(self, records: Mapping[int, Any], kind: str) -> dict[int, NodeAnswer]:
-        """Send each device its message and return its answer."""
-        deploy = self._config.deploy
+    def _count_refused(self, round: int, refused: Mapping[int, str]) -> None:
+        self._refused += len(refused)
+        for device, reason in refused.items():
+            _LOG.warning("round %d: the reply of device %d is refused: %s", round, device, reason)
+
+    def _longest_update(self, anchor: Named) -> float:
+        """Return the largest ||w_k - w^t|| that a single reply may have, whatever the others have; 0: any."""
+        chosen = self._config.deploy.max_norm
+        limits = [chosen] if isinstance(chosen, float) and chosen > 0 else []
+        if self._mechanism is not None and self._mechanism.on_devices:
+            limits.append(self._mechanism.longest_update(anchor))
+        return min(limits, default=0.0)
+
+    def _ask(self, records: Mapping[int, Any], kind: str, seconds: float) -> dict[int, NodeAnswer]:
+        """Send each device its message and return its answer; 0 seconds: wait as long as it takes."""
         nodes = {device: self._roster.node(device) for device in records}
-        wait = deploy.deadline + deploy.grace if deploy.deadline else 0.0
+        wait = seconds + self._config.deploy.grace if seconds else 0.0
         answers = self._post.ask({nodes[device]: one for device, one in records.items()}, kind, seconds=wait)
         return {device: answers[node] for device, node in nodes.items()}
 
@@ -224,37 +298,42 @@ class FlowerEngine(Engine):
         """Return what came of a round, before anything is merged."""
         devices = [None if task is None else task.device for task in request.tasks]
         work = [None if device is None else collected.work.get(device) for device in devices]
-        budgets = [0 if task is None else task.budget for task in request.tasks]
+        replied, cut_off = self._replied(request, collected)
         late, self._late_recorded = self._post.late - self._late_recorded, self._post.late
         return replace(
             RoundOutcome.empty(request),
             steps=[one.steps if one else 0 for one in work],
-            replied=np.array([one is not None for one in work], bool),
-            cut_off=np.array(
-                [
-                    one is not None and one.stopped_by_time and one.steps < budget
-                    for one, budget in zip(work, budgets, strict=True)
-                ],
-                bool,
-            ),
+            replied=replied,
+            cut_off=cut_off,
             gammas=[None if one is None else one.gamma for one in work] if request.gammas else None,
             bytes=[0 if device is None else collected.bytes.get(device, 0) for device in devices],
             columns={**collected.record(devices), "late": late},
             problems=collected.problems,
         )
 
+    def _replied(self, request: RoundRequest, collected: Collected) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return whose replies can be used, and whose work the deadline has ended, in the order of the round's list."""
+        work = [None if task is None else collected.work.get(task.device) for task in request.tasks]
+        cut_off = [
+            one is not None and task is not None and one.stopped_by_time and one.steps < task.budget
+            for one, task in zip(work, request.tasks, strict=True)
+        ]
+        return np.array([one is not None for one in work], bool), np.array(cut_off, bool)
+
     def _merge(
-        self, request: RoundRequest, outcome: RoundOutcome, work: Mapping[int, Work], replies: Mapping[int, Reply]
+        self, request: RoundRequest, outcome: RoundOutcome, work: Mapping[int, Work], replies: Mapping[int, _Answered]
     ) -> tuple[Tree, Tree]:
         """Add up the replies of those who are kept, or keep each; under privacy a reply is an update."""
         broadcast = request.broadcast
         shares = request.settle(outcome.replied, outcome.cut_off)
+        self._warn_of_limited(request, shares.weights)
         sums = ReplySums(len(request.tasks))
         for position, task in enumerate(request.tasks):
             if task is None or not shares.kept[position]:
                 continue
             own = task._replace(weight=float(shares.weights[position]))
-            reply, done = self._private(replies[task.device], self._method.shared(broadcast.params)), work[task.device]
+            anchor = self._method.shared(broadcast.params)
+            reply, done = self._private(replies[task.device].reply, anchor), work[task.device]
             outcome.states[position] = reply.state
             if self._personal is not None:
                 self._personal.merge(task.device)
@@ -266,6 +345,20 @@ class FlowerEngine(Engine):
             else:
                 sums.add(position, *own.weighted(reply))
         return sums.result()
+
+    def _warn_of_limited(self, request: RoundRequest, weights: NDArray[np.float64]) -> None:
+        """Say whose weight would be larger if `deploy.max_weight` did not limit it."""
+        most = self._config.deploy.max_weight
+        if most == 1 or self._mechanism is not None:
+            return
+        limited = [task.device for task, weight in zip(request.tasks, weights, strict=True) if task and weight >= most]
+        if limited:
+            _LOG.warning(
+                "round %d: the weights of devices %s are limited to %g (`deploy.max_weight`)",
+                request.broadcast.round,
+                limited,
+                most,
+            )
 
     def _private(self, reply: Reply, anchor: Tree) -> Reply:
         """Return under privacy the update in place of the model, clipped here unless the device has done it."""
@@ -287,12 +380,19 @@ class FlowerEngine(Engine):
         if not devices:
             return
         question = Model(gradients.sent).to_records()
-        for device, answer in self._ask(dict.fromkeys(devices, question), GRADIENT).items():
+        for device, answer in self._ask(dict.fromkeys(devices, question), GRADIENT, self._times.longest()).items():
             problem = answer.problem
             if answer.records is not None:
                 problem = gradients.take(device, answer.records)
             if problem:
                 gradients.problems[device] = f"no gradient: {problem}"
+
+
+class _Answered(NamedTuple):
+    """A device's part in a round, and what its method made of its answers."""
+
+    remote: RemoteWork
+    reply: Reply
 
 
 class _Gradients:

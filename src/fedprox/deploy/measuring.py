@@ -3,6 +3,10 @@
     f(w) = sum_k n_k F_k(w) / sum_k n_k        (Equation 1)
 
 over the devices that answered. Where the dissimilarity is measured, devices also send grad F_k(w).
+
+One report must not end a run: a loss must be finite and at most 10^4 times the largest of the others, and `[stop]`
+looks at the trimmed mean, without the largest and the smallest tenth of the reports: at least one of each, from three
+reports on.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import MessageType, RecordDict
+from numpy.typing import NDArray
 
 from fedprox.config import Config
 from fedprox.config.parts import is_builtin
@@ -24,12 +29,14 @@ from fedprox.deploy.messages import Evaluation, Introduction, Model, Named, atte
 from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.pooled_metrics import pool_metrics, wrong_metrics
 from fedprox.deploy.roster import Roster
+from fedprox.deploy.work_times import WorkTimes
 from fedprox.measures import Measures, dissimilarity
 from fedprox.measures.metrics import Metric, build_metrics
 from fedprox.methods.parameter_roles import ParameterRoles
 
-__all__ = ["ReportMeasurer", "pooled", "reason_to_ignore"]
+__all__ = ["ReportMeasurer", "out_of_line", "pooled", "reason_to_ignore", "trimmed_mean"]
 
+_TIMES, _TRIM = 1e4, 0.1
 _LOG = logging.getLogger("fedprox.deploy")
 
 
@@ -43,9 +50,11 @@ class ReportMeasurer:
         post: Post,
         roles: ParameterRoles | None = None,
         personal: PersonalVersions | None = None,
+        times: WorkTimes | None = None,
     ) -> None:
         self._config, self._roster, self._post = config, roster, post
         self._roles, self._personal = roles or ParameterRoles(), personal
+        self._times = times or WorkTimes(config.deploy.deadline)
         self._metrics = build_metrics(config.measure)
         self._keeps_losses = not is_builtin("samplers", config.devices.sampling)
         self._reports: dict[int, Evaluation] = {}
@@ -72,7 +81,7 @@ class ReportMeasurer:
 
     def _ask(self, params: Tree, own: Mapping[int, Tree] | None) -> None:
         """Ask every device to measure the model; one with a model of its own is sent that in its place."""
-        deploy, named = self._config.deploy, flatten_names(self._roles.exchanged(params))
+        named, seconds = flatten_names(self._roles.exchanged(params)), self._times.longest()
         nodes = {self._roster.node(device): device for device in self._roster.devices}
         others = {device: flatten_names(self._roles.exchanged(model)) for device, model in (own or {}).items()}
         common = (
@@ -82,7 +91,7 @@ class ReportMeasurer:
             node: common if common and device not in others else self._question(device, others.get(device, named))
             for node, device in nodes.items()
         }
-        wait = deploy.deadline + deploy.grace if deploy.deadline else 0.0
+        wait = seconds + self._config.deploy.grace if seconds else 0.0
         answers = self._post.ask(questions, MessageType.EVALUATE, seconds=wait)
         self._reports, self._reported = {}, params
         for node, answer in answers.items():
@@ -90,7 +99,13 @@ class ReportMeasurer:
             if answer.records is not None:
                 problem = self._take(device, answer.records, named)
             if problem:
-                _LOG.warning("round %s: device %d is not measured: %s", self._post.group, device, problem)
+                self._ignore(device, problem)
+        for device in out_of_line(self._reports):
+            self._ignore(device, f"its loss is more than {_TIMES:g} times the largest of the others")
+
+    def _ignore(self, device: int, problem: str) -> None:
+        self._reports.pop(device, None)
+        _LOG.warning("round %s: device %d is not measured: %s", self._post.group, device, problem)
 
     def _question(self, device: int, params: Named) -> RecordDict:
         return Model(params, None if self._personal is None else self._personal.to_read(device)).to_records()
@@ -133,6 +148,31 @@ def _wrong_gradient(gradient: Named, params: Named) -> str | None:
     return None
 
 
+def out_of_line(reports: Mapping[int, Evaluation]) -> list[int]:
+    """Return the devices that report a loss beyond all measure, given at least two others.
+
+    >>> losses = {0: 2.0, 1: 3.0, 2: 1e9}
+    >>> out_of_line({device: Evaluation(1, loss, None, 0, None, None) for device, loss in losses.items()})
+    [2]
+    """
+    if len(reports) < 3:
+        return []
+    sizes = {device: abs(report.train_loss) for device, report in reports.items()}
+    largest, second = sorted(sizes.values(), reverse=True)[:2]
+    return [device for device, size in sizes.items() if size == largest > _TIMES * second > 0]
+
+
+def trimmed_mean(losses: NDArray[np.float64], samples: NDArray[np.float64]) -> float:
+    """Return the mean over samples without the devices of the largest and smallest losses.
+
+    >>> trimmed_mean(np.array([1.0, 2.0, 4.0, 1e6]), np.array([5.0, 1.0, 3.0, 9.0]))
+    3.5
+    """
+    cut = max(1, int(_TRIM * len(losses))) if len(losses) >= 3 else 0
+    middle = np.argsort(losses, kind="stable")[cut : len(losses) - cut]
+    return float(losses[middle] @ samples[middle] / samples[middle].sum())
+
+
 @quiet
 def pooled(
     reports: Mapping[int, Evaluation], *, gradient: bool, metrics: Mapping[str, Metric] | None = None
@@ -164,6 +204,7 @@ def pooled(
         b,
         own=pool_metrics(known, metrics or {}),
         reports=len(known),
+        trimmed_loss=trimmed_mean(np.array([one.train_loss for one in known]), sizes),
     )
 
 

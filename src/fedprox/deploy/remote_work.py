@@ -64,6 +64,15 @@ class RemoteWork:
             raise RunError(f"method {method.name} must have every device solve a subproblem; work() solved none")
         return reply
 
+    def still(self, method: Method, broadcast: Broadcast, learning_rate: float) -> Reply:
+        """Return the reply of a device that does all its steps and stays where it begins."""
+
+        def pose(posed: Posed, budget: int) -> tuple[Tree, int]:
+            return broadcast.params if posed.start is None else posed.start, budget
+
+        budget = self.task.budget
+        return method.work(view_device(broadcast, budget, self.state, self.gradient, self.solver, learning_rate, pose))
+
     def work(self) -> Work:
         """Return all that the device has done, as one; what is measured is measured in its first answer."""
         parts = [work for _, work in self.answers]

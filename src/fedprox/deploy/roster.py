@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flwr.app import MessageType, RecordDict
 
@@ -24,7 +24,12 @@ _LOG = logging.getLogger("fedprox.deploy")
 
 
 class Roster:
-    """The devices of a federation, from 0 to N - 1."""
+    """The devices of a federation, from 0 to N - 1.
+
+    Args:
+      max_samples: the most training samples that a device may claim; 0: any.
+      nodes: the node ids of devices 0 to N - 1, which Flower binds to keys; empty: a node says which device it is.
+    """
 
     def __init__(
         self,
@@ -32,8 +37,11 @@ class Roster:
         post: Post,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        *,
+        max_samples: int = 0,
+        nodes: Sequence[str] = (),
     ) -> None:
-        self._devices = devices
+        self._devices, self._max_samples, self._bound = devices, max_samples, list(nodes)
         self._post = post
         self._now, self._sleep = now, sleep
         self._asked: set[int] = set()
@@ -104,12 +112,27 @@ class Roster:
     def _accept(self, node: int, said: Introduction) -> None:
         if said.device >= self._devices:
             self._turn_away(node, f"its partition-id must be below {self._devices}; got {said.device}")
+        elif problem := self._false_claim(node, said):
+            self._turn_away(node, problem)
         elif said.device in self._nodes and self._nodes[said.device] in self._post.online():
             self._turn_away(node, f"device {said.device} is already here, as node {self._nodes[said.device]}")
         else:
             self._known.setdefault(said.device, said)
             self._nodes[said.device] = node
             self._refusals.pop(node, None)
+
+    def _false_claim(self, node: int, said: Introduction) -> str | None:
+        """Return why what a node says of itself cannot be true, or None."""
+        if self._bound and self._bound[said.device] != str(node):
+            return f"device {said.device} must be node {self._bound[said.device]} (`deploy.nodes`)"
+        if self._max_samples and said.train_samples > self._max_samples:
+            rule = f"it must have at most {self._max_samples} training samples (`deploy.max_samples`)"
+            return f"{rule}; got {said.train_samples}"
+        known = self._known.get(said.device, said)
+        if known != said:
+            before, now = ((one.train_samples, one.test_samples) for one in (known, said))
+            return f"device {said.device} must have {before} training and test samples, as it said before; got {now}"
+        return None
 
     def _turn_away(self, node: int, why: str) -> None:
         if self._refusals.get(node) != why:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedprox.deploy.message_exchange import NodeAnswer
 from fedprox.deploy.messages import Named, Work, attempt
-from fedprox.deploy.reply_checks import reason_to_refuse
+from fedprox.deploy.reply_checks import Expected, reason_to_refuse
 
 __all__ = ["Collected"]
 
@@ -36,24 +36,28 @@ class Collected:
             **({"lost_personal": lost} if any(lost := [bool(one and one.lost_personal) for one in work]) else {}),
         }
 
+    def refuse(self, device: int, reason: str) -> None:
+        """Leave out the reply of a device."""
+        self.work.pop(device, None)
+        self.refused[device] = reason
+        self.problems[device] = f"refused: {reason}"
+
     def sort(
-        self, answers: Mapping[int, NodeAnswer], budgets: Mapping[int, int], anchor: Named, max_norm: float
+        self, answers: Mapping[int, NodeAnswer], expected: Mapping[int, Expected], anchor: Named
     ) -> dict[int, Work]:
-        """Take the answers of devices that were sent `anchor` and allowed these budgets; return work that is good."""
+        """Take the answers of devices that were sent `anchor`; return work that is good."""
         good: dict[int, Work] = {}
         for device, answer in answers.items():
             self.seconds[device] = self.seconds.get(device, 0.0) + answer.seconds
             if answer.records is None:
                 self.problems[device] = str(answer.problem)
                 continue
-            records, budget = answer.records, budgets[device]
+            records = answer.records
             work, reason = attempt(lambda records=records: Work.from_records(records, anchor))  # type: ignore[misc]
             if work is not None:
-                reason = reason_to_refuse(work, anchor, budget=budget, max_norm=max_norm)
+                reason = reason_to_refuse(work, anchor, expected[device], answer.seconds)
             if work is None or reason is not None:
-                reason = str(reason)
-                self.refused[device] = reason
-                self.problems[device] = f"refused: {reason}"
+                self.refuse(device, str(reason))
             elif work.steps == 0 and work.stopped_by_time:
                 self.problems[device] = "the time was up before its first step"
             else:

@@ -25,6 +25,7 @@ from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.release_count import Releases
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.settings import check_deployable, check_limit, resume_flag, run_settings
+from fedprox.deploy.work_times import WorkTimes
 from fedprox.methods import Method, merging, mu
 from fedprox.methods.parameter_roles import assign_roles
 from fedprox.methods.solver_choice import choose_solver
@@ -117,8 +118,9 @@ def run_federation(
     folder = RunFolder(out, config, resume=resume, replaced=replaced)
     try:
         post = Post(grid)
-        roster = Roster(config.deploy.devices, post)
-        roster.gather(config.deploy.join_seconds)
+        deploy = config.deploy
+        roster = Roster(deploy.devices, post, max_samples=deploy.max_samples, nodes=deploy.nodes)
+        roster.gather(deploy.join_seconds)
         population = roster.population()
         check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
         releases = _releases(config, folder)
@@ -133,12 +135,14 @@ def run_federation(
             server_noise=system_normals,
             released=None if releases is None else lambda: releases.rounds,
             secret_cohorts=config.privacy.noise_multiplier > 0,
+            max_weight=config.deploy.max_weight,
         )
-        engine = FlowerEngine(config, method, solver_for, roster, post, releases, roles, personal)
+        times = WorkTimes(config.deploy.deadline)
+        engine = FlowerEngine(config, method, solver_for, roster, post, releases, roles, personal, times)
         deployed = describe_deployed(population, model, params, model_source)
         told = [str(describe_part(callback)["object"]) for callback in callbacks]
         journal = Journal(config, folder, started, replaced, callbacks=told, deployed=deployed)
-        measurer = ReportMeasurer(config, roster, post, roles, personal)
+        measurer = ReportMeasurer(config, roster, post, roles, personal, times)
         result = run_training(parts, engine, measurer, journal, callbacks)
         if (trace := trace_rows(result.devices, population.devices)) is not None:
             write_atomically(folder.path / "trace.jsonl", "".join(map(json_line, trace)).encode())

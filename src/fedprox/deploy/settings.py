@@ -14,9 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from fedprox.config import Config, read_toml, with_overrides
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
@@ -56,6 +53,11 @@ def check_deployable(config: Config) -> None:
     """Refuse what real devices cannot do."""
     if config.deploy.devices < 1:
         raise ConfigError(f"`deploy.devices` must be the number of devices, at least 1; got {config.deploy.devices}")
+    if config.deploy.nodes and len(config.deploy.nodes) != config.deploy.devices:
+        raise ConfigError(
+            f"`deploy.nodes` must have a node id for each of the {config.deploy.devices} devices, or none at all; "
+            f"got {len(config.deploy.nodes)}"
+        )
     if config.systems.model != "stragglers":
         raise ConfigError(
             "`systems.model` must be 'stragglers' on real devices, who have clocks of their own (`deploy.deadline`); "
@@ -82,11 +84,11 @@ def check_deployable(config: Config) -> None:
 def check_limit(config: Config, params: Tree) -> None:
     """Refuse a limit on the norm that the noise of the devices goes beyond by itself."""
     mechanism, limit = build_mechanism(config), config.deploy.max_norm
-    if mechanism is None or not mechanism.on_devices or limit == 0:
+    if mechanism is None or not mechanism.on_devices or limit in (0, "auto"):
         return
-    noise = mechanism.share * math.sqrt(sum(np.size(leaf) for leaf in jax.tree.leaves(params)))
-    if limit < 1.5 * noise + mechanism.clip:
+    least = mechanism.longest_update(params)
+    if float(limit) < least:
         raise ConfigError(
-            f"`deploy.max_norm` must be 0 or at least {math.ceil(1.5 * noise + mechanism.clip)} with this noise on the "
-            f"devices, whose norm is about {noise:.3g} by itself; got {limit:g}"
+            f"`deploy.max_norm` must be 'auto', 0 or at least {math.ceil(least)}, which updates with this noise of the "
+            f"devices may have; got {float(limit):g}"
         )

@@ -37,6 +37,7 @@ class RoundRequest:
         weights of the tasks hold where all reply.
       gammas: whether to measure how exact each solution is (Definition 2).
       every_reply: whether to give back each reply instead of their sums.
+      merge: gives the model and the server's memory after a merge of replies, and changes nothing.
     """
 
     tasks: Sequence[Task | None]
@@ -44,6 +45,7 @@ class RoundRequest:
     settle: Callable[[NDArray[np.bool_], NDArray[np.bool_]], Shares]
     gammas: bool = False
     every_reply: bool = False
+    merge: Callable[[Sequence[Received]], tuple[Tree, Tree]] | None = None
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class Measures:
     own: Mapping[str, float | None] = field(default_factory=dict)  # metrics of one's own
     device_losses: Mapping[int, float] = field(default_factory=dict)  # F_k by device, where asked for
     reports: int | None = None  # how many devices have measured, where they do it themselves
+    trimmed_loss: float | None = None  # then: without the largest and smallest reports
 
 
 class Measuring(Protocol):

@@ -30,6 +30,7 @@ __all__ = [
     "Proportional",
     "SamplingView",
     "Uniform",
+    "cap_weights",
     "check_sampling",
     "draw_cohort",
     "draw_without_replacement",
@@ -173,3 +174,25 @@ def merge_weights(cohort: Cohort, kept: NDArray[np.bool_], *, by_draws: bool) ->
     """
     share = np.where(kept, cohort.draws if by_draws else cohort.samples, 0).astype(np.float64)
     return share / max(share.sum(), 1.0)
+
+
+def cap_weights(weights: NDArray[np.float64], most: float) -> NDArray[np.float64]:
+    """Return weights of which none is above `most`, with the same sum; what is cut goes to the others, in proportion.
+
+    Where there are too few devices for that, all have the same weight.
+
+    >>> cap_weights(np.array([0.7, 0.2, 0.1, 0.0]), 0.5)
+    array([0.5       , 0.33333333, 0.16666667, 0.        ])
+    >>> cap_weights(np.array([0.7, 0.3]), 0.4)
+    array([0.5, 0.5])
+    """
+    total, taking = float(weights.sum()), weights > 0
+    most = max(most, total / max(int(taking.sum()), 1))
+    capped = np.zeros(len(weights), bool)
+    result = weights
+    while (above := result > most * (1 + 1e-12)).any():
+        capped |= above
+        left, others = total - most * capped.sum(), weights * (taking & ~capped)
+        share = others / others.sum() if others.sum() > 0 else others
+        result = np.where(capped, most, left * share)
+    return result

@@ -52,6 +52,23 @@ class Mechanism:
         """The standard deviation of one device's share of the noise, z S / sqrt(K)."""
         return self.noise_multiplier * self.clip / math.sqrt(self.per_round)
 
+    def longest_update(self, anchor: Tree) -> float:
+        """Return the largest norm that an update with a device's noise has, but for a chance of 1e-8.
+
+        It is S plus the norm of the noise, which for d entries is below share (sqrt(d) + 6) with a probability of
+        1 - exp(-18) (Laurent and Massart, 2000, in the form P(||z|| > sqrt(d) + t) <= exp(-t^2 / 2)); and the rounding
+        of w^t + update.
+
+        >>> mechanism = Mechanism(clip=1.0, noise_multiplier=2.0, on_devices=True, per_round=4)
+        >>> round(mechanism.longest_update(np.zeros(100)), 3)  # 1 + 1 * (10 + 6), and a thousandth
+        17.017
+        """
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(anchor)]
+        entries = sum(leaf.size for leaf in leaves)
+        noise = self.share * (math.sqrt(entries) + 6) if self.on_devices and self.share > 0 else 0.0
+        rounding = sum(float(np.finfo(leaf.dtype).eps) * float(np.linalg.norm(leaf)) for leaf in leaves)
+        return 1.001 * (self.clip + noise) + rounding
+
     def update(self, anchor: Tree, params: Tree, normals: Normals) -> Tree:
         """Return what a device sends: its clipped update w_k - w^t, with its share of the noise where that is its part.
 

@@ -60,7 +60,7 @@ class Journal:
 
     def metrics(self, row: dict[str, Any]) -> None:
         """Record a measured round."""
-        self._outcome.see(row["round"], row["train_loss"])
+        self._outcome.see(row["round"], _judged_loss(row))
         self.history.append(row)
         if self.folder is not None:
             self.folder.metrics(row)
@@ -105,7 +105,7 @@ class Journal:
         self.history = read_history(self.folder.path, "metrics")
         self.devices = read_history(self.folder.path, "devices")
         for row in self.history:
-            self._outcome.see(row["round"], row["train_loss"])
+            self._outcome.see(row["round"], _judged_loss(row))
         return saved.state
 
     def summary(self, ended: str, round: int) -> dict[str, Any]:
@@ -125,3 +125,9 @@ class Journal:
             **({"callbacks": self._callbacks} if self._callbacks else {}),
             **({"deployed": dict(self._deployed)} if self._deployed else {}),
         }
+
+
+def _judged_loss(row: Mapping[str, Any]) -> float | None:
+    """Return the loss that says whether a run has converged or diverged; reports of devices are trimmed for it."""
+    loss: float | None = row.get("trimmed_loss", row["train_loss"])
+    return loss

@@ -20,7 +20,7 @@ from fedprox.core.signals import interrupts_between_rounds
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_distance
 from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Shares
 from fedprox.measures import Measuring
-from fedprox.methods import Method, merging, mu
+from fedprox.methods import Method, Received, merging, mu
 from fedprox.methods.merging import MergeRule
 from fedprox.participation.clock import Clock
 from fedprox.participation.known_devices import update_known
@@ -51,6 +51,7 @@ class RunParts:
       server_noise: the source of the server's noise in a round, for private runs; None: the seed's, as in a simulation.
       released: how many rounds have been sent out so far; None: each once, as in a simulation.
       secret_cohorts: whether devices are drawn from the system's randomness, not from the seed.
+      max_weight: the largest weight of one device in a merge, and in the sums of a method.
     """
 
     config: Config
@@ -66,6 +67,7 @@ class RunParts:
     server_noise: Normals | None = None
     released: Callable[[], int] | None = None
     secret_cohorts: bool = False
+    max_weight: float = 1.0
 
 
 def run_training(
@@ -174,6 +176,7 @@ class _Run:
             known=self.state.known,
             cohort_seed=secrets.randbits(64) if self.parts.secret_cohorts else None,
             choices=self._choices,
+            max_weight=self.parts.max_weight,
         )
 
     def _request(self, plan: RoundPlan, used_mu: float) -> RoundRequest:
@@ -192,7 +195,9 @@ class _Run:
             return Shares(settled.work.straggler, settled.kept, settled.weights)
 
         every_reply = self.parts.rule.needs_every_reply or method.needs_every_reply
-        return RoundRequest(tasks, broadcast, shares, gammas=self.config.measure.gamma, every_reply=every_reply)
+        return RoundRequest(
+            tasks, broadcast, shares, gammas=self.config.measure.gamma, every_reply=every_reply, merge=self._merged
+        )
 
     def _check_repeats(self, shortfall: str, repeated: Sequence[Mapping[str, str]]) -> None:
         """End the run, in a way that it can be resumed, where a round has been repeated often enough."""
@@ -205,18 +210,26 @@ class _Run:
         state, method = self.state, self.method
         averaged, summed = outcome.averaged, outcome.summed
         received = [reply for reply in outcome.replies or () if reply is not None]
-        if received and method.needs_every_reply:
-            state.params, state.server = method.merge_replies(state.server, state.params, received)
+        if received:  # privacy allows no rule or method that asks for them
+            state.params, state.server = self._merged(received)
             return
-        if received:
-            unmoved = method.unmoved(method.shared(state.params))
-            averaged, summed = merging.merge_received(self.parts.rule, received, unmoved)
         if self.mechanism is not None:
             seeded = seeded_normals(self.config.seed, Purpose.SERVER_NOISE, plan.round)
             normals = self.parts.server_noise or seeded
             averaged = self.mechanism.model(method.shared(state.params), averaged, int(plan.kept.sum()), normals)
         if averaged is not None:
             state.params, state.server = method.merge(state.server, state.params, averaged, summed)
+
+    def _merged(self, received: Sequence[Received]) -> tuple[Tree, Tree]:
+        """Return the model and the server's memory after a merge of replies; of none, as they are."""
+        state, method = self.state, self.method
+        if not received:
+            return state.params, state.server
+        if method.needs_every_reply:
+            return method.merge_replies(state.server, state.params, received)
+        unmoved = method.unmoved(method.shared(state.params))
+        averaged, summed = merging.merge_received(self.parts.rule, received, unmoved)
+        return method.merge(state.server, state.params, averaged, summed)
 
     def _count(self, plan: RoundPlan, answer: RoundOutcome) -> dict[str, Any]:
         """Add up the bytes of a round and move the clock on; return what the record says of them."""

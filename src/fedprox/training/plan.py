@@ -23,7 +23,7 @@ from fedprox.participation.clock.availability import Here, ask_chosen
 from fedprox.participation.cohort_choice import choose_cohort
 from fedprox.participation.known_devices import KnownDevice
 from fedprox.participation.own_choices import OwnChoices
-from fedprox.participation.sampling import Cohort, merge_weights
+from fedprox.participation.sampling import Cohort, cap_weights, merge_weights
 from fedprox.participation.stragglers import Workload, failures
 from fedprox.participation.work_choice import give_work
 from fedprox.population import Population
@@ -45,6 +45,7 @@ class RoundPlan:
     second: SecondDraw | None = None
     timed: Timed | None = None  # what the clock says, where there is one
     weighs_draws: bool = False  # whether replies are averaged by draws, and not by n_k
+    max_weight: float = 1.0  # of one device
 
     def record(self) -> dict[str, Any]:
         """Return the plan as the fields of `devices.jsonl`."""
@@ -94,12 +95,14 @@ def plan_round(
     known: Mapping[int, KnownDevice] | None = None,
     cohort_seed: int | None = None,
     choices: OwnChoices | None = None,
+    max_weight: float = 1.0,
 ) -> RoundPlan:
     """Return the plan of a round.
 
     With systems.model = "clock" it needs the clock and the simulated time, with a sampler of one's own what is `known`.
     `cohort_seed` takes the place of the seed where devices are drawn: private rounds on real devices have one that is
-    not known. `choices` are a sampler and a systems model from Python.
+    not known. `choices` are a sampler and a systems model from Python. `max_weight` is the largest weight of one
+    device, for real devices, which claim their sample counts.
     """
     choices = choices or OwnChoices()
     chosen, offsets = config.devices, population.train.offsets
@@ -126,8 +129,8 @@ def plan_round(
     kept = method.kept(work) & ~failed & (work.budget > 0)
     by_draws = choices.weighs_draws(config)
     second = _second_draw(config, population, cohort.devices[failed], round, choices) if method.second_draw else None
-    weights = _weights(config, cohort, kept, by_draws)
-    return RoundPlan(round, cohort, work, failed, kept, weights, second, timed, by_draws)
+    weights = _weights(config, cohort, kept, by_draws, max_weight)
+    return RoundPlan(round, cohort, work, failed, kept, weights, second, timed, by_draws, max_weight)
 
 
 def settle(
@@ -138,13 +141,17 @@ def settle(
         return plan
     work = replace(plan.work, straggler=plan.work.straggler | cut_off)
     kept = method.kept(work) & plan.kept & replied
-    return replace(plan, work=work, kept=kept, weights=_weights(config, plan.cohort, kept, plan.weighs_draws))
+    weights = _weights(config, plan.cohort, kept, plan.weighs_draws, plan.max_weight)
+    return replace(plan, work=work, kept=kept, weights=weights)
 
 
-def _weights(config: Config, cohort: Cohort, kept: NDArray[np.bool_], by_draws: bool) -> NDArray[np.float64]:
+def _weights(
+    config: Config, cohort: Cohort, kept: NDArray[np.bool_], by_draws: bool, most: float
+) -> NDArray[np.float64]:
     if config.privacy.clip > 0:
         return equal_weights(config.devices.per_round, kept)
-    return merge_weights(cohort, kept, by_draws=by_draws)
+    weights = merge_weights(cohort, kept, by_draws=by_draws)
+    return cap_weights(weights, most) if most < 1 else weights
 
 
 def _second_draw(

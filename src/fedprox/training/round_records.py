@@ -79,7 +79,9 @@ def finite(measures: Measures, dissimilarity: bool) -> dict[str, float | None]:
         if (interval := getattr(measures, f"{name}_interval")) is not None:
             values |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
     kept = {name: value if value is None or np.isfinite(value) else None for name, value in values.items()}
-    reports = {} if measures.reports is None else {"measured_devices": measures.reports}
+    reports: dict[str, float | None] = {}
+    if measures.reports is not None:
+        reports = {"measured_devices": measures.reports, "trimmed_loss": measures.trimmed_loss}
     return {**kept, **measures.own, **reports}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fedprox.engines import Task, TaskList
 from fedprox.training.plan import RoundPlan
 
@@ -19,7 +21,8 @@ def build_tasks(plan: RoundPlan, samples: int, states: Mapping[int, Any]) -> Tas
       states: what devices remember, for those that have taken part.
     """
     cohort = plan.cohort
-    return TaskList(plan.kept, cohort.devices, plan.work.budget, plan.weights, cohort.samples / samples, states)
+    masses = np.minimum(cohort.samples / samples, plan.max_weight)
+    return TaskList(plan.kept, cohort.devices, plan.work.budget, plan.weights, masses, states)
 
 
 def gradient_tasks(plan: RoundPlan, tasks: Sequence[Task | None], samples: int) -> Sequence[Task | None]:
