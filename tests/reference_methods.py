@@ -32,8 +32,11 @@ def batches(samples, batch_size, steps, seed, round, device):
                 done += 1
 
 
-def final_models(method, population, records, *, rate, batch_size, seed, proportional=False, mu=0.0, **settings):
-    """Return the models after each recorded round, (classes, features + 1) each."""
+def final_models(
+    method, population, records, *, rate, batch_size, seed, proportional=False, mu=0.0, personal=None, **settings
+):
+    """Return the models after each recorded round, (classes, features + 1) each; fill `personal` by device."""
+    personal = {} if personal is None else personal
     sizes = np.diff(population.train.offsets)
     masses = sizes / sizes.sum()
     features = int(np.prod(population.shape))
@@ -69,12 +72,23 @@ def final_models(method, population, records, *, rate, batch_size, seed, proport
                     linear = server["c"] - remembered[device]
                 if method == "feddyn":
                     linear, pull = -remembered[device], settings["alpha"]
-                local, velocity = w.copy(), zero
-                for rows in batches(len(y), batch_size, budget, seed, record["round"], device):
-                    step = softmax_gradient(local, x[rows], y[rows]) + linear + pull * (local - w)
-                    velocity = settings.get("solver_momentum", 0.0) * velocity + step
-                    local = local - rate * velocity
-                solutions.append(local)
+                if method == "pfedme":
+                    pull = settings["personal_mu"]
+                order = list(batches(len(y), batch_size, budget, seed, record["round"], device))
+
+                def descend(local, pull, linear, x=x, y=y, order=order, w=w):
+                    velocity = zero
+                    for rows in order:
+                        step = softmax_gradient(local, x[rows], y[rows]) + linear + pull * (local - w)
+                        velocity = settings.get("solver_momentum", 0.0) * velocity + step
+                        local = local - rate * velocity
+                    return local
+
+                solutions.append(descend(w, pull, linear))
+                if method == "ditto":
+                    personal[device] = descend(personal.get(device, w), settings["personal_mu"], linear)
+                if method == "pfedme":
+                    personal[device] = solutions[-1]
             w = merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings)
         models.append(w)
     return models
@@ -90,7 +104,7 @@ def gradient_of_round(w, population, record, kept, weights, settings):
 
 def merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings):
     average = sum(weight * local for weight, local in zip(weights, solutions, strict=True))
-    if method in ("fedavg", "fedprox", "feddane"):
+    if method in ("fedavg", "fedprox", "feddane", "ditto"):
         return average
     if method == "scaffold":
         old = server["c"]
@@ -123,6 +137,8 @@ def merge(method, w, kept, weights, masses, solutions, server, remembered, rate,
         if method == "fedexp":
             return w + max(1, spread / (2 * (np.sum(move**2) + settings["epsilon"]))) * move
         return w + spread / np.sum(move**2) * move
+    if method == "pfedme":
+        return w + settings["server_learning_rate"] * move
     if method == "fedavgm":
         server["v"] = settings["momentum"] * server["v"] + move
         return w + settings["server_learning_rate"] * server["v"]

@@ -68,6 +68,19 @@ def test_a_device_with_a_model_of_its_own_is_measured_with_it(tmp_path, monkeypa
     assert shared.history[-1]["train_loss"] != pytest.approx(simulated.history[-1]["train_loss"], rel=1e-3)
 
 
+def test_personal_models_of_real_devices_are_measured_beside_the_shared_one(tmp_path, monkeypatch):
+    config = build_config(method={"name": "ditto", "mu": 0.5, "personal_mu": 0.2})
+    result = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
+    simulated = fedprox.train(config, population=POPULATION, out=tmp_path / "simulated")
+    same_path(result, simulated)
+    for ours, theirs in zip(result.history, simulated.history, strict=True):
+        assert ours["personal_test_accuracy"] == pytest.approx(theirs["personal_test_accuracy"])
+    rows = [fedprox.load_run(tmp_path / name).evaluation for name in ("run", "simulated")]
+    for ours, theirs in zip(*rows, strict=True):
+        assert ours["personal_test_loss"] == pytest.approx(theirs["personal_test_loss"], rel=1e-5)
+        assert ours["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-5)
+
+
 def test_a_sampler_knows_the_losses_and_the_seconds_of_real_devices(tmp_path, monkeypatch):
     config = build_config(rounds=4, devices={"per_round": 2, "sampling": "test_deploy_measures:loudest", "explore": 1})
     result = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)

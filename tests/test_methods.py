@@ -27,10 +27,13 @@ SETTINGS = {
     "feddyn": {"alpha": 0.5},
     "fedexp": {"epsilon": 1e-4},
     "fedexprox": {"mu": 0.5},
+    "ditto": {"mu": 0.5, "personal_mu": 0.2},
+    "pfedme": {"personal_mu": 0.5, "server_learning_rate": 0.8},
     "fedavgm": {"momentum": 0.5, "server_learning_rate": 0.7},
     "fedadam": {"server_learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "tau": 0.01},
     "fedyogi": {"server_learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "tau": 0.01},
 }
+SOLVES = {"ditto": 2}  # subproblems of a device in a round; 1 for the others
 SIZES = (5, 40, 12, 23, 9, 31, 17, 8)
 RATE, BATCH, SEED = 0.1, 7, 3
 
@@ -71,6 +74,7 @@ def matrix(params):
 
 def check_against_reference(name, settings, solver_momentum=0.0, **devices):
     result = run(name, settings=settings, devices=devices, solver={"momentum": solver_momentum})
+    personal = {}
     expected = final_models(
         name,
         POPULATION,
@@ -80,8 +84,12 @@ def check_against_reference(name, settings, solver_momentum=0.0, **devices):
         seed=SEED,
         proportional=devices.get("sampling") == "proportional",
         solver_momentum=solver_momentum,
+        personal=personal,
         **settings,
     )
+    assert set(result.personal) == set(personal)
+    for device, model in result.personal.items():
+        np.testing.assert_allclose(matrix(model), personal[device], rtol=2e-4, atol=2e-5)
     assert len(expected) == 2
     assert np.abs(expected[-1]).max() > 0.05  # it has moved
     np.testing.assert_allclose(matrix(result.params), expected[-1], rtol=2e-4, atol=2e-5)
@@ -151,9 +159,9 @@ def test_every_method_respects_every_budget_and_reduces_the_loss(name, rule):
         ):
             assert kept == (not lost and not (straggler and name in DROPS_STRAGGLERS))
             if rule == "stop at gamma":
-                assert 0 <= steps <= budget
+                assert 0 <= steps <= SOLVES.get(name, 1) * budget
             else:
-                assert steps == (budget if kept else 0)
+                assert steps == (SOLVES.get(name, 1) * budget if kept else 0)
             assert (weight > 0) == kept
         assert sum(record["weight"]) == pytest.approx(1.0 if any(record["kept"]) else 0.0)
 

@@ -26,6 +26,7 @@ from safetensors.numpy import load_file
 
 import fedprox
 from conftest import population_of
+from fedprox.config.parts import builtin_names
 from fedprox.core.errors import ConfigError, DataError, RunError
 from fedprox.engines.device_side import Task
 from fedprox.engines.ray.actor_pool import Call, Pool
@@ -37,7 +38,7 @@ from fedprox.population.writer import save_population
 from fedprox.solvers import opaque
 from in_process_ray import InProcessRay, ObjectLostError, Reference, cluster_of
 
-METHODS = ("fedavg", "fedprox", "feddane", "scaffold", "fednova", "feddyn", "fedavgm", "fedadam", "fedyogi")
+METHODS = builtin_names("methods")
 BASE = {"rounds": 4, "solver": {"epochs": 2}, "devices": {"per_round": 11, "stragglers": 0.5, "failure": 0.1}}
 SIZES = [7, 23, 4, 31, 12, 9, 40, 3, 18, 22, 5, 14, 27, 8]
 

@@ -14,7 +14,9 @@ __all__ = ["evaluate", "predict"]
 Device = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="K", help="The device whose model is meant, where devices have their own ([personal])."
+        min=0,
+        metavar="K",
+        help="The device whose model is meant, where devices have their own ([personal], ditto, pfedme).",
     ),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that has ended.")]

@@ -51,6 +51,8 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
         "fedyogi": "fedprox.methods.fedyogi:FedYogi",
         "fedexp": "fedprox.methods.fedexp:FedExP",
         "fedexprox": "fedprox.methods.fedexprox:FedExProx",
+        "ditto": "fedprox.methods.ditto:Ditto",
+        "pfedme": "fedprox.methods.pfedme:PFedMe",
     },
     "mu": {
         "adaptive": "fedprox.methods.mu.adaptive:AdaptiveMu.start",

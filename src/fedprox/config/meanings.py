@@ -72,6 +72,7 @@ MEANINGS: Mapping[str, str] = {
     "method.alpha": "FedDyn's coefficient",
     "method.extrapolation": "the server's step as a multiple of the mean update; auto: by how much updates agree",
     "method.epsilon": "added to the squared norm of the mean update",
+    "method.personal_mu": "the coefficient that draws a device's personal model towards the shared one",
     "method.server_learning_rate": "the step size of the server",
     "method.momentum": "momentum of the server",
     "method.beta1": "decay of the server's first moment",

@@ -30,7 +30,7 @@ from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.pooled_metrics import pool_metrics, wrong_metrics
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.work_times import WorkTimes
-from fedprox.measures import Measures, dissimilarity
+from fedprox.measures import Measures, add_personal, dissimilarity
 from fedprox.measures.metrics import Metric, build_metrics
 from fedprox.methods.parameter_roles import ParameterRoles
 
@@ -65,7 +65,7 @@ class ReportMeasurer:
 
     def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> Measures | None:
         """Return the measures over the devices that report; None where none does, which says nothing of the model."""
-        self._ask(params, own)
+        self._reports, self._reported = self._ask(params, own), params
         if not self._reports:
             return None
         measures = pooled(self._reports, gradient=self._config.measure.dissimilarity, metrics=self._metrics)
@@ -73,13 +73,23 @@ class ReportMeasurer:
             return measures
         return replace(measures, device_losses={device: one.train_loss for device, one in self._reports.items()})
 
-    def per_device(self, params: Tree, own: Mapping[int, Tree] | None = None) -> list[dict[str, Any]]:
+    def personal_accuracy(self, params: Tree, personal: Mapping[int, Tree]) -> float | None:
+        """Return the test accuracy of the devices' second models over the devices that report."""
+        reports = self._ask(params, personal)
+        return _share([(one.test_samples, one.test_accuracy) for one in reports.values()])
+
+    def per_device(
+        self, params: Tree, own: Mapping[int, Tree] | None = None, personal: Mapping[int, Tree] | None = None
+    ) -> list[dict[str, Any]]:
         """Return the last report of each device; one that did not report has samples 0 and nothing else."""
         if self._reported is not params:
-            self._ask(params, own)
-        return _evaluation_rows(self._reports, self._roster.devices)
+            self._reports, self._reported = self._ask(params, own), params
+        rows = _evaluation_rows(self._reports, self._roster.devices)
+        if personal is None:
+            return rows
+        return add_personal(rows, _evaluation_rows(self._ask(params, personal), self._roster.devices))
 
-    def _ask(self, params: Tree, own: Mapping[int, Tree] | None) -> None:
+    def _ask(self, params: Tree, own: Mapping[int, Tree] | None) -> dict[int, Evaluation]:
         """Ask every device to measure the model; one with a model of its own is sent that in its place."""
         named, seconds = flatten_names(self._roles.exchanged(params)), self._times.longest()
         nodes = {self._roster.node(device): device for device in self._roster.devices}
@@ -93,33 +103,35 @@ class ReportMeasurer:
         }
         wait = seconds + self._config.deploy.grace if seconds else 0.0
         answers = self._post.ask(questions, MessageType.EVALUATE, seconds=wait)
-        self._reports, self._reported = {}, params
+        reports: dict[int, Evaluation] = {}
         for node, answer in answers.items():
             device, problem = nodes[node], answer.problem
             if answer.records is not None:
-                problem = self._take(device, answer.records, named)
+                report, problem = self._checked(device, answer.records, named)
+                if report is not None:
+                    reports[device] = report
             if problem:
-                self._ignore(device, problem)
-        for device in out_of_line(self._reports):
-            self._ignore(device, f"its loss is more than {_TIMES:g} times the largest of the others")
+                self._say_ignored(device, problem)
+        for device in out_of_line(reports):
+            del reports[device]
+            self._say_ignored(device, f"its loss is more than {_TIMES:g} times the largest of the others")
+        return reports
 
-    def _ignore(self, device: int, problem: str) -> None:
-        self._reports.pop(device, None)
+    def _say_ignored(self, device: int, problem: str) -> None:
         _LOG.warning("round %s: device %d is not measured: %s", self._post.group, device, problem)
 
     def _question(self, device: int, params: Named) -> RecordDict:
         return Model(params, None if self._personal is None else self._personal.to_read(device)).to_records()
 
-    def _take(self, device: int, records: Any, params: Named) -> str | None:
+    def _checked(self, device: int, records: Any, params: Named) -> tuple[Evaluation | None, str | None]:
+        """Return a device's report, or why it cannot be counted."""
         report, problem = attempt(lambda: Evaluation.from_records(records, params))
         if report is None:
-            return problem
+            return None, problem
         said = self._roster.samples(device)
         wants_gradient = self._config.measure.dissimilarity
         problem = reason_to_ignore(report, said, params, gradient=wants_gradient, metrics=self._metrics)
-        if problem is None:
-            self._reports[device] = report
-        return problem
+        return (report, None) if problem is None else (None, problem)
 
 
 def reason_to_ignore(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fedprox.measures.measurer import Measurer, Measures, Measuring, dissimilarity
+from fedprox.measures.measurer import Measurer, Measures, Measuring, add_personal, dissimilarity
 
-__all__ = ["Measurer", "Measures", "Measuring", "dissimilarity"]
+__all__ = ["Measurer", "Measures", "Measuring", "add_personal", "dissimilarity"]

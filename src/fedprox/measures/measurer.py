@@ -33,7 +33,7 @@ from fedprox.models import Model
 from fedprox.population import Population, Samples
 from fedprox.population.loaded_samples import LoadedSamples
 
-__all__ = ["Measurer", "Measures", "Measuring", "dissimilarity"]
+__all__ = ["Measurer", "Measures", "Measuring", "add_personal", "dissimilarity"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,16 @@ class Measuring(Protocol):
     def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> Measures | None:
         """Return the measures of a model, None where nothing can be said of it; some devices may have their own."""
 
-    def per_device(self, params: Tree, own: Mapping[int, Tree] | None = None) -> list[dict[str, Any]]:
-        """Return one record per measured device: samples, loss and accuracy on training and test data."""
+    def personal_accuracy(self, params: Tree, personal: Mapping[int, Tree]) -> float | None:
+        """Return the test accuracy of the devices' second models, and of w^t on devices that have none."""
+
+    def per_device(
+        self, params: Tree, own: Mapping[int, Tree] | None = None, personal: Mapping[int, Tree] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return one record per measured device: samples, loss and accuracy on training and test data.
+
+        `personal` are second models of devices, whose loss and accuracy stand beside those.
+        """
 
 
 class Measurer:
@@ -133,6 +141,12 @@ class Measurer:
             device_losses=self._device_losses(train) if self._keeps_losses else {},
         )
 
+    @quiet
+    def personal_accuracy(self, params: Tree, personal: Mapping[int, Tree]) -> float | None:
+        """Return the test accuracy of the devices' second models, and of w^t on devices that have none."""
+        (test,) = take_passes((self._test,), params, self._workers, personal)
+        return self._accuracy(test)
+
     def _measure_aside(self, params: Tree) -> dict[str, float | None]:
         """Return loss and accuracy on what training never sees: validation samples and held-out devices."""
         found: dict[str, float | None] = {}
@@ -147,8 +161,12 @@ class Measurer:
     def _device_losses(self, train: PerDevice) -> dict[int, float]:
         return dict(zip(self.devices.tolist(), (train.loss / train.samples).tolist(), strict=True))
 
-    def per_device(self, params: Tree, own: Mapping[int, Tree] | None = None) -> list[dict[str, Any]]:
+    def per_device(
+        self, params: Tree, own: Mapping[int, Tree] | None = None, personal: Mapping[int, Tree] | None = None
+    ) -> list[dict[str, Any]]:
         """Return one record per measured device: samples, loss and accuracy on training and test data."""
+        if personal is not None:
+            return add_personal(self.per_device(params, own), self.per_device(params, personal))
         train, tested = take_passes((self._losses, self._test), params, self._workers, own)
         test_at = np.cumsum(self._with_test) - 1
         records = []
@@ -178,6 +196,18 @@ def _whole_pass(samples: Samples, model: Model) -> DataPass:
     with_samples = np.flatnonzero(np.diff(samples.offsets))
     measured = replace(all_devices(len(with_samples)), devices=with_samples)
     return DataPass(samples, LoadedSamples.of(samples, model), measured, model)
+
+
+def add_personal(rows: list[dict[str, Any]], personal: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return records per device with what their second models give beside it.
+
+    >>> add_personal([{"device": 3, "test_samples": 2, "test_loss": 0.5}], [{"test_samples": 2, "test_loss": 0.25}])
+    [{'device': 3, 'test_samples': 2, 'test_loss': 0.5, 'personal_test_loss': 0.25}]
+    """
+    return [
+        {**row, **{f"personal_{key}": value for key, value in own.items() if key.endswith(("_loss", "_accuracy"))}}
+        for row, own in zip(rows, personal, strict=True)
+    ]
 
 
 def dissimilarity(mean_norm2: float, norm2_of_mean: float) -> float:

@@ -6,6 +6,7 @@ from fedprox.config import MethodConfig
 from fedprox.config.parts import build_part, check_kind
 from fedprox.core.errors import ConfigError
 from fedprox.methods.device_view import DeviceView, Posed
+from fedprox.methods.ditto import Ditto
 from fedprox.methods.elementwise_hooks import elementwise
 from fedprox.methods.fedadam import FedAdam
 from fedprox.methods.fedavg import FedAvg
@@ -18,6 +19,7 @@ from fedprox.methods.fednova import FedNova
 from fedprox.methods.fedprox import FedProx
 from fedprox.methods.fedyogi import FedYogi
 from fedprox.methods.method import Method, Received, Reply, Solution
+from fedprox.methods.pfedme import PFedMe
 from fedprox.methods.scaffold import Scaffold
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "Reply",
     "Solution",
     "build",
+    "ditto",
     "elementwise",
     "fedadam",
     "fedavg",
@@ -39,10 +42,12 @@ __all__ = [
     "fednova",
     "fedprox",
     "fedyogi",
+    "pfedme",
     "scaffold",
 ]
 
 # the names of configs are those of the constructors: `fedprox.methods.feddyn(alpha=0.5)`
+ditto, pfedme = Ditto, PFedMe
 fedadam, fedavg, fedavgm, feddane, feddyn = FedAdam, FedAvg, FedAvgM, FedDane, FedDyn
 fedexp, fedexprox, fednova, fedprox = FedExP, FedExProx, FedNova, FedProx
 fedyogi, scaffold = FedYogi, Scaffold

@@ -47,6 +47,11 @@ class FedDyn(Method):
         if not self.alpha > 0:
             raise ConfigError(f"`method.alpha` must be a number > 0; got {self.alpha!r}")
 
+    @property
+    def mu_key(self) -> str:
+        """Return the key that takes mu's place."""
+        return "alpha"
+
     def subproblem_mu(self, mu: float) -> float:
         """Return alpha, which takes mu's place."""
         return self.alpha

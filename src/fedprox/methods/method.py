@@ -54,6 +54,7 @@ class Method:
       sends_model_only: whether devices send their model and nothing else, which is what privacy covers.
       needs_every_reply: whether the server merges the replies one by one (`merge_replies`), not from their sums.
       own_models: whether devices are measured with models of their own (`device_model`) in place of w^t.
+      personal_models: whether devices have a second model (`personal_model`), measured beside the first.
     """
 
     not_keys: ClassVar[frozenset[str]] = frozenset()
@@ -66,11 +67,17 @@ class Method:
     sends_model_only: bool = False
     needs_every_reply: bool = False
     own_models: bool = False
+    personal_models: bool = False
 
     @property
     def second_draw(self) -> bool:
         """Whether gradients come from a second draw of devices, not from the chosen ones."""
         return False
+
+    @property
+    def mu_key(self) -> str:
+        """The key of `[method]` that the proximal coefficient of the subproblem comes from."""
+        return "mu"
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that the method cannot use."""
@@ -155,6 +162,10 @@ class Method:
     def device_model(self, params: Tree, state: Tree) -> Tree:
         """Return the model that is measured on a device with `own_models`, given w^t and what it remembers."""
         return params
+
+    def personal_model(self, params: Tree, state: Tree) -> Tree:
+        """Return a device's second model with `personal_models`, given w^t and what it remembers."""
+        return state
 
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Any) -> tuple[Tree, Tree]:
         """Return the new model and the server's new state from the merged replies."""

@@ -138,6 +138,10 @@ class _Divided(Method):
     def second_draw(self) -> bool:
         return self.inner.second_draw
 
+    @property
+    def mu_key(self) -> str:
+        return self.inner.mu_key
+
     def check(self, solver: Solver) -> None:
         self.inner.check(solver)
         if self.roles.averaged and not getattr(solver, "updates_statistics", False):
@@ -174,6 +178,12 @@ class _Divided(Method):
         if not self.roles.personal:
             return _join(params, self.inner.device_model(self.shared(params), state))
         own = self.inner.device_model(self.shared(params), state["method"])
+        return _join(_join(params, state["personal"]), own)
+
+    def personal_model(self, params: Tree, state: Tree) -> Tree:
+        if not self.roles.personal:
+            return _join(params, self.inner.personal_model(self.shared(params), state))
+        own = self.inner.personal_model(self.shared(params), state["method"])
         return _join(_join(params, state["personal"]), own)
 
     def work(self, device: DeviceView) -> Reply:

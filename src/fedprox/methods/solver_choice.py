@@ -33,9 +33,8 @@ def choose_solver(config: Config, choice: SolverChoice | None, method: Method) -
     """Return the solver of each device, checked against what the method can use and what can be stable."""
     largest_mu = method.subproblem_mu(config.method.mu) if isinstance(config.method.mu, float) else 0.0
     if config.solver.name == "sgd" and choice is None and config.solver.learning_rate * largest_mu >= 2:
-        key = "mu" if method.proximal else "alpha"
         warnings.warn(
-            f"SGD cannot be stable where `solver.learning_rate` times `method.{key}` is 2 or more; "
+            f"SGD cannot be stable where `solver.learning_rate` times `method.{method.mu_key}` is 2 or more; "
             f"got {config.solver.learning_rate} * {largest_mu}",
             stacklevel=3,
         )

@@ -46,6 +46,7 @@ class MetricsRow(TypedDict):
     epsilon: NotRequired[float | None]
     bytes: NotRequired[int]
     simulated_seconds: NotRequired[float]
+    personal_test_accuracy: NotRequired[float | None]  # of the devices' second models
 
 
 class DevicesRow(TypedDict):
@@ -77,6 +78,10 @@ class EvaluationRow(TypedDict):
     test_samples: NotRequired[int]
     test_loss: NotRequired[float | None]
     test_accuracy: NotRequired[float | None]
+    personal_train_loss: NotRequired[float | None]  # of the device's second model
+    personal_train_accuracy: NotRequired[float | None]
+    personal_test_loss: NotRequired[float | None]
+    personal_test_accuracy: NotRequired[float | None]
 
 
 class RunResult(TypedDict):
@@ -107,6 +112,7 @@ class RunSummary(TypedDict):
     devices: NotRequired[int]
     train_samples: NotRequired[int]
     own_models: NotRequired[bool]  # whether devices have models of their own
+    personal_models: NotRequired[bool]  # whether devices have second models, beside the one that all share
     versions: NotRequired[dict[str, str]]
     replaced: NotRequired[dict[str, dict[str, Any]]]
     callbacks: NotRequired[list[str]]

@@ -24,7 +24,7 @@ from fedprox.population.labels import Labels, decode
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.population.renumbered import aligned, targets
 from fedprox.runs.deployed import check_whole_model, configured_data
-from fedprox.runs.own_models import choose_device_model, read_own_models
+from fedprox.runs.own_models import choose_device_model, read_own_models, read_personal_models
 from fedprox.runs.reader import SavedRun, load_run
 from fedprox.runs.replaced import Replaced, check_present, check_replaced, describe_parts
 
@@ -45,7 +45,8 @@ def evaluate(
 
     Data, a model and a method that were given to `train` as objects are given again. With `[personal]` each device is
     measured with its own model on the run's own data; on other data a `device` must be named, whose model is measured
-    on all of them. Returns
+    on all of them. Where devices have a second, personal model, it is measured beside the shared one, or in its place
+    with `device`. Returns
     `train_loss`, `train_accuracy`, `test_loss`, `test_accuracy` (over all examples of that part), and `devices`: one
     record per device, as in evaluation.jsonl. Labels of other data are numbered as the run numbered its own.
     """
@@ -63,8 +64,9 @@ def evaluate(
     population = known if population is None else aligned(population, labels, known.classes)
     model, params = _model(run, known, population.shape, population.classes, model)
     own = read_own_models(run, model, params, method)
+    personal = read_personal_models(run, model, params, method)
     if device is not None:
-        params, own = choose_device_model(run, params, own, device), {}
+        params, own = choose_device_model(run, params, own if personal is None else personal, device), {}
     elif own is not None and not is_own:
         raise _device_needed(run)
     if model.predict is None:
@@ -72,7 +74,7 @@ def evaluate(
     workers = Workers(run.config.engine.local_workers)
     try:
         measurer = Measurer(population, LoadedSamples.of(population.train, model), model, workers, gradients=False)
-        rows = measurer.per_device(params, own)
+        rows = measurer.per_device(params, own, personal if device is None and is_own else None)
     finally:
         workers.close()
     result: dict[str, Any] = {"examples": len(population.train) + len(population.test)}
@@ -99,8 +101,8 @@ def predict(
     """Return the label that the final model of a run folder gives each example of `x` (rows, ...).
 
     Data, a model and a method that were given to `train` as objects are given again; with a model the data are not
-    needed. With `[personal]` the model is that of a `device`. Labels are called what they were called in the run's
-    data.
+    needed. With `[personal]` the model is that of a `device`; where devices have a second, personal model, `device`
+    names the one that is meant. Labels are called what they were called in the run's data.
     """
     prepare()
     x = np.asarray(x)
@@ -120,7 +122,8 @@ def predict(
         raise RunFolderError(f"the model {model.name} of {path} gives no labels")
     own = read_own_models(run, model, params, method)
     if device is not None:
-        params = choose_device_model(run, params, own, device)
+        personal = read_personal_models(run, model, params, method)
+        params = choose_device_model(run, params, own if personal is None else personal, device)
     elif own is not None:
         raise _device_needed(run)
     classify = compiled(model.predict)

@@ -20,7 +20,7 @@ from fedprox.runs.identity import run_identity
 from fedprox.runs.reader import SavedRun
 from fedprox.runs.replaced import check_present, check_replaced, describe_parts
 
-__all__ = ["check_all_here", "choose_device_model", "read_own_models"]
+__all__ = ["check_all_here", "choose_device_model", "read_own_models", "read_personal_models"]
 
 
 def read_own_models(run: SavedRun, model: Model, params: Tree, method: Method | None = None) -> dict[int, Tree] | None:
@@ -30,6 +30,24 @@ def read_own_models(run: SavedRun, model: Model, params: Tree, method: Method | 
     """
     if not (run.summary or {}).get("own_models", False):
         return None
+    divided, remembered = _read_remembered(run, model, params, method)
+    return {device: divided.device_model(params, state) for device, state in remembered.items()}
+
+
+def read_personal_models(
+    run: SavedRun, model: Model, params: Tree, method: Method | None = None
+) -> dict[int, Tree] | None:
+    """Return the second model of each device that has taken part; None where devices have none."""
+    if not (run.summary or {}).get("personal_models", False):
+        return None
+    divided, remembered = _read_remembered(run, model, params, method)
+    return {device: divided.personal_model(params, state) for device, state in remembered.items()}
+
+
+def _read_remembered(
+    run: SavedRun, model: Model, params: Tree, method: Method | None
+) -> tuple[Method, dict[int, Tree]]:
+    """Return the run's method, and what each device remembers."""
     recorded = {part: record for part, record in run.replaced.items() if part == "method"}
     check_present(run.path, recorded, {"method": method})
     if recorded:
@@ -49,7 +67,7 @@ def read_own_models(run: SavedRun, model: Model, params: Tree, method: Method | 
     except ValueError as error:
         raise RunFolderError(f"the checkpoint of {run.path} does not fit its model: {error}") from None
     check_all_here(run, remembered)
-    return {device: divided.device_model(params, state) for device, state in remembered.items()}
+    return divided, remembered
 
 
 def choose_device_model(run: SavedRun, params: Tree, own: dict[int, Tree] | None, device: int) -> Tree:

@@ -19,7 +19,7 @@ from fedprox.core.randomness import Purpose
 from fedprox.core.signals import interrupts_between_rounds
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_distance
 from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Shares
-from fedprox.measures import Measuring
+from fedprox.measures import Measures, Measuring
 from fedprox.methods import Method, Received, merging, mu
 from fedprox.methods.merging import MergeRule
 from fedprox.participation.clock import Clock
@@ -247,7 +247,7 @@ class _Run:
         state, clock = self.state, time.perf_counter()
         used_mu = round_record.get("mu", self.method.subproblem_mu(state.controller.mu))
         is_due = is_measured(state.round, self.config)
-        measures = self.measurer.measure(state.params, self._own_models()) if is_due else None
+        measures = self._measure_models() if is_due else None
         state.controller = state.controller.after(replace(signals, loss=measures.train_loss if measures else None))
         if state.round and self._choices.has_own_sampler(self.config):
             losses = measures.device_losses if measures else {}
@@ -270,13 +270,31 @@ class _Run:
         self.journal.metrics(record)
         return record
 
+    def _measure_models(self) -> Measures | None:
+        """Measure the model, and beside it the devices' second models where the method has such."""
+        measures = self.measurer.measure(self.state.params, self._own_models())
+        if measures is None or not self.method.personal_models:
+            return measures
+        accuracy = self.measurer.personal_accuracy(self.state.params, self._personal_models())
+        return replace(measures, own={**measures.own, "personal_test_accuracy": accuracy})
+
     def _own_models(self) -> dict[int, Tree]:
         """Return the models of the devices that are measured with one of their own."""
-        state = self.state
-        if not self.method.own_models:
-            return {}
-        remembered = self.engine.secure(state.devices)
-        return {device: self.method.device_model(state.params, each) for device, each in remembered.items()}
+        return self._models(self.method.device_model) if self.method.own_models else {}
+
+    def _personal_models(self) -> dict[int, Tree]:
+        """Return the second models of the devices that have taken part."""
+        return self._models(self.method.personal_model) if self.method.personal_models else {}
+
+    def _models(self, model_of: Callable[[Tree, Tree], Tree]) -> dict[int, Tree]:
+        remembered = self.engine.secure(self.state.devices)
+        return {device: model_of(self.state.params, each) for device, each in remembered.items()}
+
+    def _evaluation(self) -> list[dict[str, Any]]:
+        """Return one record per device of the final model, with its name and what its second model gives."""
+        personal = self._personal_models() if self.method.personal_models else None
+        rows = self.measurer.per_device(self.state.params, self._own_models(), personal)
+        return [{**row, "name": self.population.name(row["device"])} for row in rows]
 
     def _sent_so_far(self) -> dict[str, Any]:
         on_clock = {} if self.parts.clock is None else {"simulated_seconds": self.state.simulated_seconds}
@@ -306,6 +324,7 @@ class _Run:
             **({"privacy": spent} if spent else {}),
             **self._sent_so_far(),
             **({"own_models": True} if self.method.own_models else {}),
+            **({"personal_models": True} if self.method.personal_models else {}),
             "compile_seconds": compile_seconds,
             "workers": self.engine.workers,
             "devices": self.population.devices,
@@ -317,10 +336,9 @@ class _Run:
         params, folder = self.state.params, self.journal.folder
         if folder is not None:
             self._save()
-            evaluation = self.measurer.per_device(params, self._own_models())
-            named = [{**row, "name": self.population.name(row["device"])} for row in evaluation]
-            folder.finish(flatten_names(params), named, summary)
-        return Result(self.journal.history, self.journal.devices, params, summary, personal=self._own_models())
+            folder.finish(flatten_names(params), self._evaluation(), summary)
+        personal = self._personal_models() or self._own_models()
+        return Result(self.journal.history, self.journal.devices, params, summary, personal=personal)
 
 
 def _signals(plan: RoundPlan, answer: RoundOutcome, before: Tree, after: Tree) -> mu.Signals:

@@ -46,7 +46,7 @@ class Result:
       summary: the outcome in a few values.
       config: the run's config.
       path: the run folder, or None where nothing was written.
-      personal: with `[personal]`, the whole model of each device that has taken part.
+      personal: with `[personal]` or a method of personal models, the own model of each device that has taken part.
     """
 
     history: History
