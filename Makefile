@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-quick coverage lint format docs bench clean attack
+.PHONY: demo test test-quick coverage lint format docs bench clean attack kills
 
 demo: $(VENV)/ready
 	$(BIN)/fedprox demo
@@ -36,6 +36,9 @@ bench: $(VENV)/ready-dev
 
 attack: $(VENV)/ready-dev  ## damaged input for every reader: SEED and SECONDS per kind
 	PYTHONPATH=tests $(BIN)/python -m attack --seed $(or $(SEED),0) --seconds $(or $(SECONDS),60)
+
+kills: $(VENV)/ready-dev  ## commands that are killed at random moments: SEED and KILLS
+	PYTHONPATH=tests $(BIN)/python -m attack.kills --seed $(or $(SEED),0) --kills $(or $(KILLS),100)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -86,7 +86,7 @@ def take_everywhere(records):
     collected = Collected()
     work = collected.sort({1: NodeAnswer(records, None, 1.0)}, {1: Expected(5, max_norm=10.0)}, MODEL)
     assert (1 in work) != (1 in collected.problems)
-    gradients = _Gradients(MODEL)
+    gradients = _Gradients(SimpleNamespace(exchanged=lambda tree: tree), MODEL)  # all of it is shared
     measurer = ReportMeasurer(
         build_config(), SimpleNamespace(samples=lambda device: Introduction(1, 5, 2), devices=range(2)), None, None
     )

@@ -1,5 +1,6 @@
 """Real devices on the one loop: any method, rule, controller and callback that a simulation takes."""
 
+import stat
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,6 +115,7 @@ def test_callbacks_are_called_and_may_end_the_run(tmp_path, monkeypatch):
     result = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch, callbacks=[stop])
     assert seen == [(0, 3, True), (1, 3, False), (2, 3, False)]
     assert result.summary["ended"] == "stopped"
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700  # what it tells of people's devices is private
 
 
 @pytest.mark.parametrize("method", [{"name": "fedprox", "mu": 0.5}, {"name": "scaffold"}])

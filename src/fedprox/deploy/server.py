@@ -115,7 +115,7 @@ def run_federation(
     check_limit(config, roles.exchanged(params))
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     replaced = _replaced(config, objects, params)
-    folder = RunFolder(out, config, resume=resume, replaced=replaced)
+    folder = RunFolder(out, config, resume=resume, replaced=replaced, private=True)  # it tells of people's devices
     try:
         post = Post(grid)
         deploy = config.deploy

@@ -51,12 +51,18 @@ _RESULTS = ("model.safetensors", "evaluation.jsonl", "summary.json")  # in the o
 
 
 class RunFolder:
-    """A folder that is being written by this process."""
+    """A folder that is being written by this process; no one but its owner may enter a `private` one."""
 
     def __init__(
-        self, path: str | Path, config: Config, *, resume: bool = False, replaced: Replaced | None = None
+        self,
+        path: str | Path,
+        config: Config,
+        *,
+        resume: bool = False,
+        replaced: Replaced | None = None,
+        private: bool = False,
     ) -> None:
-        self.path = Path(path)
+        self.path, self._private = Path(path), private
         self.checkpoint: Checkpoint | None = None
         self._config, self._replaced = config, replaced or {}
         self._run = run_identity(config, self._replaced)
@@ -75,6 +81,8 @@ class RunFolder:
     def _open(self, resume: bool) -> None:
         check_usable(self.path, self._config, resume=resume, replaced=self._replaced)
         (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
+        if self._private:
+            self.path.chmod(0o700)
         self._lock = _lock(self.path)
         # again: another process may have come and gone before the lock
         check_usable(self.path, self._config, resume=resume, replaced=self._replaced)
