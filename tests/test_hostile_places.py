@@ -6,6 +6,8 @@ import os
 import stat
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -167,3 +169,31 @@ def test_a_full_standard_output_is_a_sentence(arguments):
         "fedprox: standard output cannot be written: no space left on device"
     )
     assert done.returncode == 2
+
+
+PARENT = """
+import subprocess, time
+from fedprox.core.child_processes import end_with_parent
+child = subprocess.Popen(["sleep", "60"], start_new_session=True, preexec_fn=end_with_parent)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
+def test_a_child_ends_with_a_parent_that_is_killed():
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    end = time.monotonic() + 20
+    while _lives(child):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _lives(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
