@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 
-DROPS_STRAGGLERS = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedexp")
+DROPS_STRAGGLERS = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedexp", "qffl")
 
 
 def softmax_gradient(w, x, y):
@@ -18,6 +18,12 @@ def softmax_gradient(w, x, y):
     residuals = powers / powers.sum(axis=1, keepdims=True)
     residuals[np.arange(len(y)), y] -= 1
     return residuals.T @ x / len(y)
+
+
+def softmax_loss(w, x, y):
+    """Mean loss at w."""
+    scores = np.column_stack([x.reshape(len(x), -1), np.ones(len(x))]).astype(np.float64) @ w.T
+    return np.mean(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(y)), y])
 
 
 def batches(samples, batch_size, steps, seed, round, device):
@@ -89,7 +95,8 @@ def final_models(
                     personal[device] = descend(personal.get(device, w), settings["personal_mu"], linear)
                 if method == "pfedme":
                     personal[device] = solutions[-1]
-            w = merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings)
+            losses = [softmax_loss(w, *population.train.of(device)) for device, _, _ in kept]
+            w = merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings, losses)
         models.append(w)
     return models
 
@@ -102,10 +109,22 @@ def gradient_of_round(w, population, record, kept, weights, settings):
     return sum(weight * softmax_gradient(w, *population.train.of(device)) for device, weight in pairs)
 
 
-def merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings):
+def merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings, losses):
     average = sum(weight * local for weight, local in zip(weights, solutions, strict=True))
     if method in ("fedavg", "fedprox", "feddane", "ditto"):
         return average
+    if method == "qffl":
+        q, moves = settings["q"], [w - local for local in solutions]
+        bounds = [f**q + q * f ** (q - 1) * np.sum(move**2) / rate for f, move in zip(losses, moves, strict=True)]
+        return w - sum(p * f**q * move for p, f, move in zip(weights, losses, moves, strict=True)) / (weights @ bounds)
+    if method == "agnostic":
+        scores = np.array([remembered[device].max() for device, _, _ in kept])  # one number on each device
+        shares = weights * np.exp(scores)
+        if "level" in server:
+            for (device, _, _), score, loss in zip(kept, scores, losses, strict=True):
+                remembered[device] = np.array(score + settings["mixture_step"] * (loss - server["level"]))
+        server["level"] = weights @ losses
+        return sum(share * local for share, local in zip(shares / shares.sum(), solutions, strict=True))
     if method == "scaffold":
         old = server["c"]
         for (device, steps, _), local in zip(kept, solutions, strict=True):

@@ -88,6 +88,15 @@ def same_path(result, simulated, rel=1e-9):
         assert ours["mu"] == theirs["mu"]
 
 
+@pytest.mark.parametrize("method", [fedprox.methods.qffl(), fedprox.methods.agnostic(mixture_step=0.5)])
+def test_a_method_that_needs_losses_has_them_of_real_devices(method, tmp_path, monkeypatch):
+    config = build_config(devices={"stragglers": 0.5})
+    result = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch, method=method)
+    simulated = fedprox.train(config, population=POPULATION, method=method)
+    for name, expected in simulated.params.items():
+        np.testing.assert_allclose(result.params[name], expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("method", [Half(), Last(), Ditto()])
 def test_a_method_of_ones_own_takes_the_same_path_as_the_simulation(method, tmp_path, monkeypatch):
     config = build_config(devices={"stragglers": 0.5})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprox.config import Config
-from fedprox.config.parts import builtin_names
+from fedprox.config.parts import builtin_names, find_part
 from fedprox.config.resolution import keys_of_section, takes_mu
 from fedprox.core.errors import ConfigError
 from fedprox.core.files import read_tensors
@@ -28,6 +28,8 @@ SETTINGS = {
     "fedexp": {"epsilon": 1e-4},
     "fedexprox": {"mu": 0.5},
     "ditto": {"mu": 0.5, "personal_mu": 0.2},
+    "qffl": {"q": 0.7},
+    "agnostic": {"mu": 0.5, "mixture_step": 0.8},
     "pfedme": {"personal_mu": 0.5, "server_learning_rate": 0.8},
     "fedavgm": {"momentum": 0.5, "server_learning_rate": 0.7},
     "fedadam": {"server_learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "tau": 0.01},
@@ -118,6 +120,44 @@ def test_a_step_held_at_one_is_the_mean_bit_for_bit(extrapolated, plain, mu):
     assert all(np.array_equal(held.params[key], mean.params[key]) for key in mean.params)
     longer = run(extrapolated, settings={**shared, "extrapolation": 1.5}, devices={"stragglers": 0.4})
     assert not np.array_equal(held.params["weight"], longer.params["weight"])
+
+
+@pytest.mark.parametrize(
+    ("fair", "key", "plain", "shared"),
+    [("qffl", "q", "fedavg", {}), ("agnostic", "mixture_step", "fedprox", {"mu": 0.5})],
+)
+def test_a_fair_method_without_its_fairness_is_the_mean_bit_for_bit(fair, key, plain, shared):
+    without = run(fair, settings={**shared, key: 0.0}, devices={"stragglers": 0.4})
+    mean = run(plain, settings=shared, devices={"stragglers": 0.4})
+    assert all(np.array_equal(without.params[name], mean.params[name]) for name in mean.params)
+    assert without.history.column("bytes") == mean.history.column("bytes")
+    fairer = run(fair, settings={**shared, key: 2.0}, devices={"stragglers": 0.4}, rounds=4)
+    assert not np.array_equal(fairer.params["weight"], mean.params["weight"])
+    with pytest.raises(ConfigError, match=rf"`method.{key}` must be a number >= 0; got -1.0"):
+        run(fair, settings={key: -1.0})
+    with pytest.raises(ConfigError, match=rf"`method.{key}` must be a number >= 0; got -1.0"):
+        find_part("methods", fair, "method.name")(**{key: -1.0})
+
+
+@pytest.mark.parametrize(("name", "settings"), [("qffl", {"q": 5.0}), ("agnostic", {"mixture_step": 0.3})])
+def test_fair_methods_lower_the_worst_loss(name, settings):
+    """Two devices that want 0 and 1, the first with three times the samples: the mean sits nearer to the first."""
+    device = np.repeat([0, 1], (30, 10))
+    x = np.ones((40, 1), np.float32)
+    population = Population.from_arrays(x, device.astype(np.float32), device, test=np.zeros(40, bool))
+    model = Model("one_number", lambda key: jnp.zeros(1), lambda w, x, y: (x @ w - y) ** 2, None)
+    common = {"population": population, "model": model, "devices": {"per_round": 2}, "rounds": 60}
+    solver = {"solver": {"batch_size": 0, "epochs": 2, "learning_rate": 0.1}}
+    mean = float(run("fedavg", **common, **solver).params[0])
+    fair = float(run(name, settings=settings, **common, **solver).params[0])
+    assert mean == pytest.approx(0.25, abs=0.01)
+    assert 0.4 < fair < 0.6  # 0.5 has the least of the worst losses
+    assert max(fair, 1 - fair) < 0.85 * max(mean, 1 - mean)
+
+
+def test_the_loss_of_a_device_costs_no_budget():
+    records = [run(name, settings={}, rounds=3).devices for name in ("qffl", "fedavg")]
+    assert records[0].column("steps") == records[1].column("steps")
 
 
 @pytest.mark.parametrize("value", [0.5, "always", -1])

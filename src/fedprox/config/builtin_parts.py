@@ -53,6 +53,8 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
         "fedexprox": "fedprox.methods.fedexprox:FedExProx",
         "ditto": "fedprox.methods.ditto:Ditto",
         "pfedme": "fedprox.methods.pfedme:PFedMe",
+        "qffl": "fedprox.methods.qffl:QFedAvg",
+        "agnostic": "fedprox.methods.agnostic:Agnostic",
     },
     "mu": {
         "adaptive": "fedprox.methods.mu.adaptive:AdaptiveMu.start",

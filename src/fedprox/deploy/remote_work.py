@@ -9,7 +9,8 @@ exchange.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fedprox.core.errors import RunError
@@ -57,7 +58,7 @@ class RemoteWork:
         task = self.task
         view = view_device(broadcast, task.budget, self.state, self.gradient, self.solver, learning_rate, pose)
         try:
-            reply = method.work(view)
+            reply = method.work(replace(view, loss=self._loss))
         except _Unanswered as unanswered:
             return unanswered.question
         if not self.answers:
@@ -71,7 +72,12 @@ class RemoteWork:
             return broadcast.params if posed.start is None else posed.start, budget
 
         budget = self.task.budget
-        return method.work(view_device(broadcast, budget, self.state, self.gradient, self.solver, learning_rate, pose))
+        view = view_device(broadcast, budget, self.state, self.gradient, self.solver, learning_rate, pose)
+        return method.work(replace(view, loss=self._loss))
+
+    def _loss(self) -> float:
+        """Return F_k(w^t), which comes with every answer."""
+        return self.answers[0][1].loss if self.answers else math.nan
 
     def work(self) -> Work:
         """Return all that the device has done, as one; what is measured is measured in its first answer."""

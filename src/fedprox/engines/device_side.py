@@ -9,7 +9,7 @@ remembers for the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from fedprox.solvers import LocalProblem, Solver
 from fedprox.solvers.host_gradient import host_gradient
 from fedprox.solvers.inexactness import gradient_norm_program, inexactness
 from fedprox.solvers.solver import span
-from fedprox.solvers.subproblem import Subproblem, device_gradient, place_mu
+from fedprox.solvers.subproblem import Subproblem, device_gradient, device_value_and_gradient, place_mu
 
 __all__ = ["Broadcast", "DeviceReply", "DeviceSide", "Task", "Work", "view_device"]
 
@@ -115,6 +115,7 @@ class DeviceSide:
 
         solver = self.solver_for(task.device)
         view = view_device(broadcast, task.budget, state, own, solver, self.rate(broadcast.round), pose)
+        view = replace(view, loss=lambda: self.loss(task.device, self.method.device_model(broadcast.params, state)))
         reply = self.method.work(view)
         if not solved:
             raise RunError(f"method {self.method.name} must have every device solve a subproblem; work() solved none")
@@ -184,6 +185,17 @@ class DeviceSide:
         place = span(self.samples.offsets[device], self.samples.size(device))
         return to_numpy(program(params, self.loaded.x, self.loaded.y, place))
 
+    def loss(self, device: int, params: Tree) -> float:
+        """Return F_k at `params`."""
+        begin, count = int(self.samples.offsets[device]), self.samples.size(device)
+        if self.model.host is not None:
+            rows = slice(begin, begin + count)
+            with self.model.host.at(to_numpy(params)) as model:
+                losses, _ = model.losses(np.asarray(self.loaded.x)[rows], np.asarray(self.loaded.y)[rows])
+            return float(np.mean(losses, dtype=np.float64))
+        program = _loss_program(self.model, self.loaded.block)
+        return float(program(to_backend(params), self.loaded.x, self.loaded.y, span(begin, count)))
+
     def inexactness(self, local: LocalProblem, params: Tree) -> float:
         """Return gamma_k^t of a solution (Definition 2)."""
         program = gradient_norm_program(self.model, self.loaded.block)
@@ -215,6 +227,14 @@ def view_device(
         solver=solver,
         pose=pose,
     )
+
+
+@lru_cache(maxsize=32)
+def _loss_program(model: Model, block: int) -> Callable[..., Any]:
+    def program(params: Tree, x: jax.Array, y: jax.Array, place: jax.Array) -> jax.Array:
+        return device_value_and_gradient(model, params, x, y, place[0], place[1], block)[0]
+
+    return compiled(program, small=model.small)
 
 
 @lru_cache(maxsize=32)

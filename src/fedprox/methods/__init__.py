@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedprox.config import MethodConfig
 from fedprox.config.parts import build_part, check_kind
 from fedprox.core.errors import ConfigError
+from fedprox.methods.agnostic import Agnostic
 from fedprox.methods.device_view import DeviceView, Posed
 from fedprox.methods.ditto import Ditto
 from fedprox.methods.elementwise_hooks import elementwise
@@ -20,6 +21,7 @@ from fedprox.methods.fedprox import FedProx
 from fedprox.methods.fedyogi import FedYogi
 from fedprox.methods.method import Method, Received, Reply, Solution
 from fedprox.methods.pfedme import PFedMe
+from fedprox.methods.qffl import QFedAvg
 from fedprox.methods.scaffold import Scaffold
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "Received",
     "Reply",
     "Solution",
+    "agnostic",
     "build",
     "ditto",
     "elementwise",
@@ -43,11 +46,12 @@ __all__ = [
     "fedprox",
     "fedyogi",
     "pfedme",
+    "qffl",
     "scaffold",
 ]
 
 # the names of configs are those of the constructors: `fedprox.methods.feddyn(alpha=0.5)`
-ditto, pfedme = Ditto, PFedMe
+agnostic, ditto, pfedme, qffl = Agnostic, Ditto, PFedMe, QFedAvg
 fedadam, fedavg, fedavgm, feddane, feddyn = FedAdam, FedAvg, FedAvgM, FedDane, FedDyn
 fedexp, fedexprox, fednova, fedprox = FedExP, FedExProx, FedNova, FedProx
 fedyogi, scaffold = FedYogi, Scaffold

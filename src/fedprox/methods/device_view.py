@@ -11,6 +11,7 @@ device works on them. Most methods pose one (`Method.work`). One with a second m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -68,6 +69,7 @@ class DeviceView:
     learning_rate: float
     solver: Solver
     pose: Callable[[Posed, int], tuple[Tree, int]]  # has the solver work on a subproblem, with a budget
+    loss: Callable[[], float] = lambda: math.nan  # F_k(w^t), known once a subproblem is solved; not part of the budget
 
     def solve(
         self,
