@@ -1,13 +1,15 @@
 """Networks: microseconds per local step and milliseconds to measure, beside an eager PyTorch loop.
 
-    python -m benchmarks.networks [--turns 3] [--models cnn,mlp]
+    python -m benchmarks.networks [--turns 3] [--models cnn,mlp] [--compile]
+    python -m benchmarks.networks --cores [--models cnn,mlp]
 
 A step is a mini-batch of SGD with the proximal term. Ours is taken end to end through `fedprox.train` (sampling,
 mini-batch orders, local loops, merging); PyTorch's is the loop that a researcher writes: shuffled tensors, the proximal
 term as part of the loss, `torch.optim.SGD`. Measuring is loss and accuracy over all samples, then these with the
 gradient of every device; PyTorch's takes batches of 100, and one batch per device for the gradients. All on one core,
 in turns, and the best turn counts. Processor time is given, which is the wall time of a quiet core. What is printed is
-Markdown, for `benchmarks/README.md`.
+Markdown, for `benchmarks/README.md`. `--compile` adds PyTorch's compiled module, `--cores` compares rounds of ten equal
+devices with one and with two workers, by wall-clock time.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from torch import nn
 
 import fedprox
 from benchmarks.tables import heading, line
+from benchmarks.torch_networks import Characters, Transformer, convolutions, lenet, mcmahan, resnet
 from fedprox.core.compilation import prepare
-from fedprox.core.errors import FedProxError
 from fedprox.core.threads import Workers
 from fedprox.core.trees import to_numpy
 from fedprox.measures import Measurer
@@ -37,48 +39,6 @@ from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
 
 MU, RATE, DEVICES = 0.1, 0.01, 4
-
-
-def convolutions(depth: int, side: int) -> nn.Module:
-    """Return the built-in CNN: 5 x 5 convolutions with 16 and 32 channels."""
-    return nn.Sequential(
-        *(nn.Conv2d(depth, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(32 * (side // 4) ** 2, 10)),
-    )
-
-
-def lenet(depth: int, side: int) -> nn.Module:
-    """Return the CNN of the NIID benchmark."""
-    return nn.Sequential(
-        *(nn.Conv2d(depth, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(16 * ((side - 12) // 4) ** 2, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
-    )
-
-
-def mcmahan(depth: int, side: int) -> nn.Module:
-    """Return the CNN of McMahan et al. (2017)."""
-    return nn.Sequential(
-        *(nn.Conv2d(depth, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(64 * (side // 4) ** 2, 512), nn.ReLU(), nn.Linear(512, 10)),
-    )
-
-
-class Characters(nn.Module):
-    """The built-in character LSTM."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(80, 8)
-        self.lstm = nn.LSTM(8, 100, num_layers=2, batch_first=True)
-        self.output = nn.Linear(100, 80)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        outputs, _ = self.lstm(self.embedding(x))
-        scores: torch.Tensor = self.output(outputs[:, -1])
-        return scores
 
 
 @dataclass(frozen=True)
@@ -92,6 +52,10 @@ class Case:
     classes: int = 10
     samples: int = 400
 
+    @property
+    def name(self) -> str:
+        return f"{self.model}, {' x '.join(map(str, self.shape))}"
+
 
 CASES = [
     Case("mlp", (784,), lambda: nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)), samples=4000),
@@ -99,14 +63,18 @@ CASES = [
     Case("cnn", (32, 32, 3), lambda: convolutions(3, 32)),
     Case("lenet", (32, 32, 3), lambda: lenet(3, 32), batches=(10, 32, 64)),
     Case("mcmahan_cnn", (28, 28), lambda: mcmahan(1, 28)),
+    Case("resnet8", (32, 32, 3), lambda: resnet(1)),
+    Case("resnet20", (32, 32, 3), lambda: resnet(3)),
     Case("char_lstm", (80,), Characters, classes=80),
+    Case("char_transformer", (80,), Transformer, classes=80),
 ]
+TEXT = ("char_lstm", "char_transformer")
 
 
-def population(case: Case) -> Population:
+def population(case: Case, devices: int = DEVICES) -> Population:
     random = np.random.default_rng(0)
-    owner = np.arange(case.samples) % DEVICES
-    is_text = case.model == "char_lstm"
+    owner = np.arange(case.samples) % devices
+    is_text = case.model in TEXT
     shape = (case.samples, *case.shape)
     x = random.integers(0, 80, shape) if is_text else random.normal(size=shape).astype(np.float32)
     y = random.integers(0, case.classes, case.samples)
@@ -115,19 +83,29 @@ def population(case: Case) -> Population:
 
 
 def ours(model: Model, data: Population, batch: int) -> float:
-    """Return the seconds per step of whole rounds; the first one and the last, which is measured, are left out."""
+    """Return the processor time per step of whole rounds."""
+    return seconds_per_step(model, data, batch, 1, time.process_time)
+
+
+def wall(model: Model, data: Population, workers: int) -> float:
+    """Return the wall-clock time per step of whole rounds."""
+    return seconds_per_step(model, data, 32, workers, time.perf_counter)
+
+
+def seconds_per_step(model: Model, data: Population, batch: int, workers: int, clock: Callable[[], float]) -> float:
+    """Return the time per step; the first round, and the last one, which is measured, are left out."""
     moments: list[float] = []
     config = {
         "rounds": 4,
         "method": {"mu": MU},
         "solver": {"learning_rate": RATE, "batch_size": batch, "epochs": 1},
-        "devices": {"per_round": DEVICES},
+        "devices": {"per_round": data.devices},
         "measure": {"every": 10**6, "dissimilarity": False},
-        "engine": {"workers": 1},
+        "engine": {"workers": workers},
     }
 
     def tell(progress: Any) -> None:
-        moments.append(time.process_time())
+        moments.append(clock())
 
     rounds = fedprox.train(config, population=data, model=model, callbacks=[tell]).devices
     return (moments[3] - moments[1]) / sum(sum(row["steps"]) for row in rounds[1:3])
@@ -138,13 +116,13 @@ def tensors(case: Case, data: Population) -> tuple[torch.Tensor, torch.Tensor]:
     if len(case.shape) > 1:
         depth = case.shape[2] if len(case.shape) == 3 else 1
         x = x.reshape(len(x), *case.shape[:2], depth).permute(0, 3, 1, 2).contiguous()
-    return x.long() if case.model == "char_lstm" else x, torch.from_numpy(data.train.y).long()
+    return x.long() if case.model in TEXT else x, torch.from_numpy(data.train.y).long()
 
 
-def eager(case: Case, data: Population, batch: int) -> float:
+def eager(case: Case, data: Population, batch: int, module: nn.Module | None = None) -> float:
     """Return the seconds per step of an epoch in PyTorch, as it is written by hand."""
     x, y = tensors(case, data)
-    module, loss = case.torch(), nn.CrossEntropyLoss()
+    module, loss = module or case.torch(), nn.CrossEntropyLoss()
     anchor = [parameter.detach().clone() for parameter in module.parameters()]
     optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
     rows = torch.arange(len(y) // DEVICES)
@@ -196,38 +174,68 @@ def best(contenders: list[Callable[[], float]], turns: int) -> list[float]:
     return [min(column) for column in zip(*times, strict=True)]
 
 
+def compiled(case: Case, data: Population, batch: int) -> Callable[[], float] | None:
+    """Return PyTorch's loop with a compiled module, after one epoch for compiling; None where it does not work."""
+    try:
+        module = torch.compile(case.torch(), dynamic=False)
+        eager(case, data, batch, module)
+    except Exception as error:  # whatever the compiler lacks on this machine
+        print(f"torch.compile: {case.model} is left out: {type(error).__name__}")
+        return None
+    return partial(eager, case, data, batch, module)
+
+
+def compare_cores(cases: list[Case], turns: int) -> None:
+    """Print how much faster rounds of ten equal devices are with two workers, batch 32."""
+    rows = heading("model, example", "one worker, ms per step", "two workers", "speed-up")
+    for case in cases:
+        data, model = population(case, devices=10), build(case.model, case.shape, case.classes)
+        one, two = best([partial(wall, model, data, workers) for workers in (1, 2)], turns)
+        rows.append(line(case.name, f"{one * 1e3:.2f}", f"{two * 1e3:.2f}", f"{one / two:.2f}"))
+        print(rows[-1], flush=True)
+    print("\n".join(["", *rows]))
+
+
+def compare_with_pytorch(cases: list[Case], turns: int, *, with_compiled: bool) -> None:
+    """Print both tables."""
+    also = ("torch.compile", "ratio") if with_compiled else ()
+    steps = heading("model, example", "batch", "fedprox, us per step", "PyTorch eager", "ratio", *also)
+    passes = heading("model, example", "samples", "what", "fedprox, ms", "PyTorch eager", "ratio")
+    for case in cases:
+        data, model = population(case), build(case.model, case.shape, case.classes)
+        for batch in case.batches:
+            theirs = [partial(eager, case, data, batch), compiled(case, data, batch) if with_compiled else None]
+            contenders = [partial(ours, model, data, batch), *(each for each in theirs if each is not None)]
+            mine, *others = best(contenders, turns)
+            cells = [cell for other in others for cell in (f"{other * 1e6:,.0f}", f"{mine / other:.2f}")]
+            steps.append(line(case.name, str(batch), f"{mine * 1e6:,.0f}", *cells))
+            print(steps[-1], flush=True)
+        for what, gradients in (("loss and accuracy", False), ("with all gradients", True)):
+            mine, other = best(
+                [our_measures(model, data, gradients=gradients), eager_measures(case, data, gradients=gradients)],
+                turns + 1,
+            )
+            row = (f"{mine * 1e3:,.1f}", f"{other * 1e3:,.1f}", f"{mine / other:.2f}")
+            passes.append(line(case.name, f"{case.samples:,}", what, *row))
+            print(passes[-1], flush=True)
+    print("\n".join(["", *steps, "", *passes]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--models", default="")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--cores", action="store_true")
     options = parser.parse_args()
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    chosen = [case for case in CASES if not options.models or case.model in options.models.split(",")]
     prepare()
     torch.set_num_threads(1)
-    chosen = [case for case in CASES if not options.models or case.model in options.models.split(",")]
-    steps = heading("model, example", "batch", "fedprox, us per step", "PyTorch eager", "ratio")
-    passes = heading("model, example", "samples", "what", "fedprox, ms", "PyTorch eager", "ratio")
-    for case in chosen:
-        data = population(case)
-        try:
-            model = build(case.model, case.shape, case.classes)
-        except FedProxError as error:
-            print(f"{case.model} is left out: {error}")
-            continue
-        name = f"{case.model}, {' x '.join(map(str, case.shape))}"
-        for batch in case.batches:
-            mine, theirs = best([partial(ours, model, data, batch), partial(eager, case, data, batch)], options.turns)
-            steps.append(line(name, str(batch), f"{mine * 1e6:,.0f}", f"{theirs * 1e6:,.0f}", f"{mine / theirs:.2f}"))
-            print(steps[-1], flush=True)
-        for what, gradients in (("loss and accuracy", False), ("with all gradients", True)):
-            mine, theirs = best(
-                [our_measures(model, data, gradients=gradients), eager_measures(case, data, gradients=gradients)],
-                options.turns + 1,
-            )
-            row = (f"{mine * 1e3:,.1f}", f"{theirs * 1e3:,.1f}", f"{mine / theirs:.2f}")
-            passes.append(line(name, f"{case.samples:,}", what, *row))
-            print(passes[-1], flush=True)
-    print("\n".join(["", *steps, "", *passes]))
+    if options.cores:
+        compare_cores(chosen, options.turns)
+        return
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    compare_with_pytorch(chosen, options.turns, with_compiled=options.compile)
 
 
 if __name__ == "__main__":

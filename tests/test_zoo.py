@@ -169,3 +169,21 @@ def test_the_transformer_refuses_what_are_no_character_codes():
     with pytest.raises(DataError, match=r"sequences of 4 character codes; got examples of shape \(5,\)"):
         model.predict(params, np.zeros((2, 5), np.int32))
     assert np.isnan(jax.jit(model.loss)(params, np.full((1, 4), 9), np.zeros(1, int))).all()
+
+
+def test_curvature_of_a_network_with_group_normalisation_is_that_of_differences():
+    model = models.build("resnet8", (8, 8, 3), 3)
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(4, 8, 8, 3)).astype(np.float32), np.int32([0, 1, 2, 1])
+    params = perturbed(jax.jit(model.init)(jax.random.key(0)))
+    along = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), params)
+
+    def gradient(at):
+        return models.mean_gradient(model, at, x, y, np.float32([0.25] * 4))
+
+    product = jax.jit(lambda at: jax.jvp(gradient, (at,), (along,))[1])(params)["output"]["weight"]
+    ahead, behind = (
+        jax.jit(gradient)(jax.tree.map(lambda w, d, s=sign: w + s * 1e-3 * d, params, along))["output"]["weight"]
+        for sign in (1, -1)
+    )
+    np.testing.assert_allclose(product, (ahead - behind) / 2e-3, rtol=0.1, atol=0.05 * np.abs(product).max())

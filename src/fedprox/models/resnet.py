@@ -20,10 +20,11 @@ from jax import lax
 
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
+from fedprox.models.group_norm import group_norm
 from fedprox.models.layers import apply_dense, image_shape, init_convolution, init_dense
 from fedprox.models.model import Model, classifier
 
-__all__ = ["group_norm", "resnet"]
+__all__ = ["resnet"]
 
 _STAGES = (16, 32, 64)
 _GROUPS = 8
@@ -70,17 +71,6 @@ def resnet(shape: tuple[int, ...], classes: int, layers: int = 20) -> Model:
     return classifier(name, init, scores)
 
 
-def group_norm(layer: Tree, image: jax.Array, groups: int = _GROUPS) -> jax.Array:
-    """Return the image normalised group by group, with the layer's `scale` and `shift` per channel."""
-    batch, height, width, channels = image.shape
-    grouped = image.reshape(batch, height * width, groups, channels // groups)
-    mean = grouped.mean(axis=(1, 3), keepdims=True)
-    centred = grouped - mean
-    variance = jnp.square(centred).mean(axis=(1, 3), keepdims=True)
-    normal = (centred * lax.rsqrt(variance + 1e-5)).reshape(image.shape)
-    return normal * layer["scale"] + layer["shift"]
-
-
 def _block(layers: Tree, image: jax.Array, stride: int) -> jax.Array:
     inner = _convolve(layers["second"], jax.nn.relu(_convolve(layers["first"], image, stride)))
     more = inner.shape[-1] - image.shape[-1]
@@ -102,4 +92,4 @@ def _convolve(layer: Tree, image: jax.Array, stride: int = 1) -> jax.Array:
         [(1, 1), (1, 1)],
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
-    return group_norm(layer, out)
+    return group_norm(layer, out, _GROUPS)
