@@ -126,7 +126,7 @@ def test_the_list_tells_measured_times_or_that_there_are_none(tmp_path):
     (tmp_path / "run").rename(jobs[0].out)
     assert measure_times(jobs, smoke) == (2.5, 1)
     shown = CliRunner().invoke(
-        app, ["paper", "list", "--scale", "smoke", "--out", str(tmp_path)], env={"COLUMNS": "200"}
+        app, ["paper", "list", "--scale", "smoke", "--workers", "1", "--out", str(tmp_path)], env={"COLUMNS": "200"}
     )
     assert re.search(r"^figure3 .* 2 s for 1 of the runs$", shown.stdout, re.MULTILINE)
     assert re.search(r"^figure1 .* not measured$", shown.stdout, re.MULTILINE)
