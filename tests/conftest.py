@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import platformdirs
 
@@ -39,9 +40,43 @@ SLOW_FILES = {
 }
 
 
+# Single tests that start processes, read large files or try many damaged ones: each took more than 2 s of CPU time.
+SLOW_TESTS = {
+    "test_a_full_standard_output_is_a_sentence",
+    "test_a_method_of_ones_own_runs_in_every_command",
+    "test_a_module_in_the_current_folder_is_not_imported_by_workers",
+    "test_a_new_project_is_a_flower_app_that_learns_in_three_rounds",
+    "test_a_part_that_raises_ends_the_run_with_its_traceback_and_the_folder_can_be_resumed",
+    "test_a_record_is_of_one_config",
+    "test_an_installed_module_wins_over_a_file_in_the_folder",
+    "test_an_interrupted_comparison_resumes",
+    "test_any_message_is_taken_or_refused",
+    "test_any_solver_of_ours_trains_a_torch_model",
+    "test_cifar_10_from_the_command_line",
+    "test_compare_over_bytes_shows_what_a_byte_buys",
+    "test_compare_over_seconds",
+    "test_damage_is_answered_with_data_or_a_sentence",
+    "test_jax_keeps_its_programs_in_ours_and_the_folder_is_private",
+    "test_memory_is_of_the_numbers_not_of_the_text",
+    "test_mnist_is_table_1",
+    "test_mu_is_chosen_by_shorter_runs_and_records_stand_for_runs",
+    "test_prepare_and_stats_from_a_users_folder",
+    "test_sent140_with_a_file_of_the_full_form",
+    "test_sent140_with_the_partial_file",
+    "test_the_command_prints_the_address_and_ends_with_an_interrupt",
+    "test_the_command_writes_picture_and_report_and_resumes",
+    "test_the_folder_is_searched_only_where_a_config_asks_for_it",
+}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave slow files unread where no test of them is wanted: what they import takes seconds."""
+    return True if config.option.markexpr == "not slow" and collection_path.name in SLOW_FILES else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.name in SLOW_FILES:
+        if item.path.name in SLOW_FILES or item.name.partition("[")[0] in SLOW_TESTS:
             item.add_marker(pytest.mark.slow)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import fedprox
+from conftest import SLOW_FILES, SLOW_TESTS
 
 # From the ground up: a layer imports only from layers that stand before it. CONTRIBUTING.md prints the same order.
 LAYERS = [
@@ -89,3 +90,10 @@ def test_the_public_interface():
     assert set(fedprox.__all__) <= set(dir(fedprox))
     with pytest.raises(AttributeError, match="nothing"):
         getattr(fedprox, "nothing")  # noqa: B009 - the point is the lookup
+
+
+def test_every_slow_test_exists():
+    folder = Path(__file__).parent
+    text = "\n".join(path.read_text(encoding="utf-8") for path in folder.glob("test_*.py"))
+    assert [name for name in sorted(SLOW_TESTS) if f"def {name}(" not in text] == []
+    assert [name for name in sorted(SLOW_FILES) if not (folder / name).exists()] == []
