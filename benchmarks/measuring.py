@@ -49,7 +49,7 @@ def best_of(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def contenders(population: Population, model: Model, outputs: int) -> dict[str, Callable[[], Any]]:
-    """Return ways through the data for a model with so many outputs."""
+    """Return ways through the data for a model with a number of outputs."""
     import jax
 
     params = to_numpy(model.init(jax.random.key(0)))

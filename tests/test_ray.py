@@ -298,7 +298,7 @@ def test_no_cluster_no_token_no_ray(monkeypatch, tmp_path):
         Cluster("127.0.0.1:1", 0)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(RunError, match=r"no Ray cluster could be joined at 127\.0\.0\.1:1: nobody answers there"):
+    with pytest.raises(RunError, match=r"no Ray cluster could be joined at 127\.0\.0\.1:1: nothing answers there"):
         fedprox.train({"rounds": 1, "engine": {"name": "ray"}}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     before = dict(os.environ)

@@ -36,8 +36,8 @@ def ours(
     embedding: bool = False,
 ) -> Params:
     """Return the local solution of one device, computed by SGD as in any run."""
-    nobody = np.zeros(len(y), int)
-    population = Population.from_arrays(x, y, device=nobody, test=np.zeros(len(y), bool))
+    owner = np.zeros(len(y), int)
+    population = Population.from_arrays(x, y, device=owner, test=np.zeros(len(y), bool))
     start = {name: np.asarray(array, np.float32) for name, array in params.items()}
     model = _model(embedding, tuple((name, array.shape) for name, array in start.items()))
     loaded = LoadedSamples.of(population.train, model)

@@ -8,7 +8,7 @@ The layers have different sizes, so that a term that is averaged or counted per 
 functions that take sparse embeddings, x holds whole numbers and prediction = embedding[x] @ second.
 
 The reference takes plain steps w <- w - eta (grad F(w) + mu (w - w^t)) in double precision. Its gradient of F and of
-the proximal term comes from finite differences of h itself, so that it shares no derivation with anybody's code.
+the proximal term comes from finite differences of h itself, so that it shares no derivation with the code under test.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How much arithmetic a function of arrays takes: the multiplications and additions of its products and convolutions.
 
-It is counted from the function's operations, so it is known for any model, one's own included, before anything runs.
+It is counted from the function's operations, so it is known for any model before anything runs.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def stream(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> Iter
         _idle.append(bits)
 
 
-# Generators that nobody uses: to make one takes ten times as long as to set one to another draw.
+# Generators that are not in use: to make one takes ten times as long as to set one to another draw.
 _idle: deque[np.random.Philox] = deque(maxlen=64)
 _EMPTY = (0, 0, 0, 0)
 

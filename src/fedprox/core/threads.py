@@ -66,7 +66,7 @@ class Workers:
         for _ in zip(items[1:], self._helpers, strict=False):  # whichever are fewer
             self._jobs.put(assist)
         work(chain(first, pending))
-        for _ in begun:  # whoever begins after this finds nothing to do
+        for _ in begun:  # a thread that begins after this finds nothing to do
             error = ended.get()
             if error is not None:
                 raise error
@@ -129,7 +129,7 @@ def _dismiss(jobs: Jobs, helpers: int) -> None:
 
 
 def _make(future: Future[Item | None], items: Iterator[Item]) -> None:
-    """Make the next item, unless whoever needs it has come first."""
+    """Make the next item, unless it has been asked for first."""
     if not future.set_running_or_notify_cancel():
         return
     try:

@@ -2,7 +2,7 @@
 
 Floating-point sums depend on their order. Here a sum over the devices of a round always runs along one binary tree
 over the position in the round's list: position i is leaf i, and a node is the sum of its two children. The result is
-the same bits however the leaves arrive and whoever adds up a whole subtree.
+the same bits however the leaves arrive and wherever a whole subtree is added up.
 """
 
 from __future__ import annotations

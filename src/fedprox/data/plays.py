@@ -116,7 +116,7 @@ def _speeches(body: str) -> Iterator[tuple[str, str]]:
         wrapped = stage and len(before.rstrip()) >= _WRAPPED and bool(line.strip())
         stage = _is_direction(line, before) or (wrapped and not _SPEAKER[layout].match(line))
         begins = None if stage else _SPEAKER[layout].match(line)
-        if begins or _HEADING.match(line):  # whoever spoke has finished
+        if begins or _HEADING.match(line):  # the last speaker has finished
             yield speaker, _joined(speech)
             speaker, speech = "", []
         if begins:

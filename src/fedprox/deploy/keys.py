@@ -4,7 +4,7 @@
     server.pem, .key      the server's certificate for the names it is reached under, and its key
     nodeK, nodeK.pub      the key of each node, and its public half, which is registered with the server
 
-Private keys are readable by their owner alone. They are made on one machine for convenience; in earnest a node makes
+Private keys are readable by their owner alone. They are made on one machine for convenience; in production a node makes
 its own key and hands out the public half (`ssh-keygen -t ecdsa -b 384`), and ca.key is kept away from the server.
 """
 

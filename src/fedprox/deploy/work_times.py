@@ -42,7 +42,7 @@ class WorkTimes:
         self._recent: deque[list[Any]] = deque(maxlen=_ROUNDS)
 
     def allowed(self, budget: int) -> float:
-        """Return the seconds that a device may work on so many steps; 0: as long as it takes."""
+        """Return the seconds that a device may work on a number of steps; 0: as long as it takes."""
         if self._deadline != "auto":
             return float(self._deadline)
         known = [(steps, seconds) for replies in self._recent for steps, seconds in replies]

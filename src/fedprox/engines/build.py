@@ -83,7 +83,7 @@ class Blueprint:
         roles = assign_roles(config, model, method)
         model, method = roles.of_model(model), roles.of_method(method)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # whoever made the blueprint has been warned
+            warnings.simplefilter("ignore")  # the maker of the blueprint has been warned
             solver_for = choose_solver(config, self.solver, method)
         loaded = LoadedSamples.of(population.train, model)
         return device_side(config, population.train, loaded, model, method, solver_for, schedule=self.schedule)

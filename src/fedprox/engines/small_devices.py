@@ -139,7 +139,7 @@ class SmallDevices:
         return found[0] if len(found) == 1 else jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
 
     def _parts(self, needed: NDArray[np.int64]) -> Iterator[slice]:
-        """Divide devices that need so many mini-batches into parts for one call each."""
+        """Divide devices that need given numbers of mini-batches into parts for one call each."""
         begin, rows = 0, 0
         for end, each in enumerate(needed.tolist()):
             if rows + each > self._capacity or end - begin == self.lines:

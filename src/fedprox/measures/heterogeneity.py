@@ -44,7 +44,7 @@ def examine(
 ) -> Heterogeneity:
     """Return the statistics of a population, and with a model B and the gradient variance at its initial parameters.
 
-    Gradients are taken over all devices up to `measured`, and over a fixed sample of so many beyond.
+    Gradients are taken over all devices up to `measured`, and over a fixed sample of that size beyond.
 
     >>> from fedprox.data import synthetic
     >>> examine(synthetic(1.0, 1.0)).statistics.devices

@@ -47,7 +47,7 @@ class Measures:
     dissimilarity: float | None = None
     gradient_variance_interval: Interval | None = None  # for all devices, when a sample of them was measured
     dissimilarity_interval: Interval | None = None
-    own: Mapping[str, float | None] = field(default_factory=dict)  # metrics of one's own
+    own: Mapping[str, float | None] = field(default_factory=dict)  # the user's metrics
     device_losses: Mapping[int, float] = field(default_factory=dict)  # F_k by device, where asked for
     reports: int | None = None  # how many devices have measured, where they do it themselves
     trimmed_loss: float | None = None  # then: without the largest and smallest reports

@@ -92,7 +92,7 @@ def build_metrics(config: MeasureConfig, given: Mapping[str, Metric] | None = No
 
 
 def _padded(rows: int) -> int:
-    """Return the power of two, at least 32, that so many rows are filled up to.
+    """Return the power of two, at least 32, that a number of rows is filled up to.
 
     >>> _padded(5), _padded(33)
     (32, 64)

@@ -11,7 +11,7 @@ chosen device minimises
 
 as far as its budget allows; the server averages. The correction replaces the device's gradient at w^t by the mean one.
 
-Partial work is kept: nobody but a failed device is dropped. Gradients at w^t are extra work and not part of the budget;
+Partial work is kept: only failed devices are dropped. Gradients at w^t are extra work and not part of the budget;
 stragglers do it too. It is one pass over the samples for the mean, and one for the device's own correction, since
 nothing is kept between the two exchanges. Where no device of the second draw answers there is no correction, and the
 round is one of FedProx.

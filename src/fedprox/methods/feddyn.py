@@ -10,7 +10,7 @@ is exact. The server follows:
 
     h <- h - alpha sum over S of p_k (w_k - w^t),        w^{t+1} = sum_k weight_k w_k - h / alpha
 
-At an optimum w* with lambda_k = grad F_k(w*), h = 0 and nobody moves: unlike FedProx, its fixed point is exact.
+At an optimum w* with lambda_k = grad F_k(w*), h = 0 and no device moves: unlike FedProx, its fixed point is exact.
 
 Partial work is kept: the dual moves by as much as the device did. A failed device keeps its old dual. alpha is the
 method's own coefficient and takes mu's place in the subproblem.

@@ -47,7 +47,7 @@ def collect_notes(experiment: Experiment, results: Results) -> list[str]:
     notes = [f"Means and one standard deviation over {usual} seeds" + (f" ({', '.join(fewer)})." if fewer else ".")]
     notes += [results.reductions[name] for name in datasets if name in results.reductions]
     if _same_without_stragglers(experiment):
-        notes.append("At 0% stragglers FedAvg drops nobody and is FedProx with mu = 0: one curve stands for both.")
+        notes.append("At 0% stragglers FedAvg drops no device and is FedProx with mu = 0: one curve stands for both.")
     missing = sum(len(results.runs(curve)) < seeds[curve.dataset] for curve in experiment.curves)
     if missing:
         notes.append(f"{missing} of {len(experiment.curves)} curves lack runs.")

@@ -64,7 +64,7 @@ class Setting:
 def build_config(curve: Curve, seed: int, setting: Setting) -> Config:
     """Return the whole config of one run behind a curve.
 
-    Without stragglers FedAvg drops nobody and is FedProx with mu = 0, bit for bit, so that one run serves both.
+    Without stragglers FedAvg drops no device and is FedProx with mu = 0, bit for bit, so that one run serves both.
     """
     dataset, reduction = DATASETS[curve.dataset], setting.scale.of(curve.dataset)
     recipe = _recipe(curve.dataset)

@@ -15,7 +15,7 @@ __all__ = ["SCALES", "Cost", "Reduction", "Scale", "Subset", "find_scale"]
 
 @dataclass(frozen=True)
 class Subset:
-    """A part of a population: so many devices, of each a share of its samples, but at least `least` of them."""
+    """A part of a population: a number of devices, of each a share of its samples, but at least `least` of them."""
 
     devices: int
     share: float

@@ -73,7 +73,7 @@ def minibatches(
 
 
 def split_batches(piece: Piece, samples: int) -> Iterator[NDArray[np.int32]]:
-    """Yield the samples of each batch of a piece, of a device with so many.
+    """Yield the samples of each batch of a piece, of a device with that many.
 
     >>> [rows.tolist() for rows in split_batches(Piece(np.array([[3, 1], [2, 0], [4, 0]]), 0, 3), samples=5)]
     [[3, 1], [2, 0], [4]]

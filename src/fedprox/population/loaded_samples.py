@@ -38,8 +38,8 @@ class LoadedSamples:
         """Hand samples to JAX, for a model to walk."""
         if len(samples) >= 2**31:
             raise DataError(f"a population must have fewer than 2^31 samples; got {len(samples)}")
-        # Of a lone row XLA knows which one is meant, so that nobody needs the orders; and over a single kernel with an
-        # array that nobody needs it ends the process.
+        # Of a lone row XLA knows which one is meant, so that the orders are not used; and over a single kernel with an
+        # array that is not used it ends the process.
         x, y = (np.repeat(array, 2, axis=0) if len(array) == 1 else array for array in (samples.x, samples.y))
         typical = _typical(samples)
         return cls(jax.device_put(x), jax.device_put(y), _block(samples, model, typical), typical)

@@ -32,7 +32,7 @@ __all__ = ["Accountant", "build_accountant", "load_dp_accounting"]
 class Accountant:
     """The privacy loss of rounds with K = `per_round` of N = `devices` devices and noise z S on their sum.
 
-    A round counts as soon as anybody has seen its model; one that is run again with fresh noise counts again.
+    A round counts as soon as its model has been seen; one that is run again with fresh noise counts again.
 
     >>> spent = Accountant(devices=1000, per_round=10, noise_multiplier=2.0, delta=1e-5)
     >>> round(spent.epsilon(200), 2)
@@ -47,7 +47,7 @@ class Accountant:
     delta: float
 
     def epsilon(self, rounds: int) -> float:
-        """Return epsilon after so many rounds; infinite where there is no noise."""
+        """Return epsilon after a number of rounds; infinite where there is no noise."""
         if rounds == 0:
             return 0.0
         if self.noise_multiplier == 0:
@@ -57,7 +57,7 @@ class Accountant:
         return float(epsilon)
 
     def record(self, rounds: int) -> dict[str, float | None]:
-        """Return epsilon after so many rounds as it stands in `metrics.jsonl`: None where it is infinite."""
+        """Return epsilon after a number of rounds as it stands in `metrics.jsonl`: None where it is infinite."""
         epsilon = self.epsilon(rounds)
         return {"epsilon": epsilon if math.isfinite(epsilon) else None}
 

@@ -1,8 +1,8 @@
 """Gaussian noise, and where its randomness comes from.
 
 A simulation draws from a counter-based stream for (seed, purpose, round, device), as it draws everything else, so that
-a run can be repeated. Such noise protects nobody: whoever knows the seed, which stands in the run's config, can
-subtract it. Where real devices take part it must come from the operating system's randomness, which nobody can
+a run can be repeated. Such noise protects no one: a reader of the seed, which stands in the run's config, can
+subtract it. Where real devices take part it must come from the operating system's randomness, which no one can
 repeat. So every function that adds noise is told its source: `seeded_normals` or `system_normals`.
 
 Noise is added in double precision and the result rounded once to the model's own. The published attacks on noise in

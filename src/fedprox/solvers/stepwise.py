@@ -128,7 +128,7 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
     """Return the compiled program that takes mini-batch steps.
 
     `program(params, state, problem, learning_rate, x, y, span, rows) -> (params, state)` with span = (begin, count,
-    first, steps) takes so many steps, of a device with `count` rows of x and y from `begin` on. The batch of step s is
+    first, steps) takes them, of a device with `count` rows of x and y from `begin` on. The batch of step s is
     the rows begin + rows[s], only the first of them where it is the short one that ends an epoch; `first` steps of the
     epoch come before step 0.
     """
@@ -236,7 +236,7 @@ def fullbatch_program(model: Model, solver: Stepwise, block: int) -> Callable[..
 def _is_plain(model: Model, solver: Stepwise) -> bool:
     """Return whether the solver's step is plain arithmetic on the data, as a loop in one kernel must be.
 
-    XLA ends the process over a kernel whose data nobody needs.
+    XLA ends the process over a kernel whose data are not used.
     """
 
     def step(data: Tree, params: Tree, state: Tree, learning_rate: jax.Array) -> tuple[Tree, Tree]:

@@ -256,7 +256,7 @@ def _assumptions(rows: tuple[Round, ...], K: int, smooth: Smoothness, gamma_over
     known = [row.gamma <= 1 and math.isfinite(row.B) for row in rows]
     sharp = [k and failing(gamma=row.gamma, B=row.B, K=K) is None for k, row in zip(known, rows, strict=True)]
     return (
-        "holds: FedProx, K independent draws with p_k, merged with 1/K, nobody dropped",
+        "holds: FedProx, K independent draws with p_k, merged with 1/K, no device dropped",
         f"{'holds' if smooth.is_bound else 'estimated'}: F_k are L-smooth with curvature of at least -L_minus",
         counted("mu > L_minus", [row.mu > smooth.L_minus for row in rows]),
         *(["estimated: gamma, which is known of the chosen devices alone"] if gamma_over != "every device" else []),

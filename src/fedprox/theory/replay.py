@@ -50,9 +50,9 @@ class Devices:
         self._config = config.solver
         self._seed, self._stragglers = config.seed, config.devices.stragglers
         self._most_epochs = config.compat.most_epochs(config.solver.epochs)
-        everybody = solver or solvers.build(config.solver, config.seed, config)
+        shared = solver or solvers.build(config.solver, config.seed, config)
         method = methods.build(config.method)
-        self._device = device_side(config, population.train, self._train, model, method, lambda device: everybody)
+        self._device = device_side(config, population.train, self._train, model, method, lambda device: shared)
         self._measurer = Measurer(population, self._train, model, self._workers, gradients=False)
         self._gradient = _gradient_program(model, self._train.block)
 

@@ -1,7 +1,7 @@
 """The plan of a round: who takes part, with how much work, and who is kept.
 
 It follows from the config, the population and the method's rule for stragglers alone, and on a clock from the simulated
-time, so that every comparison has the same devices, stragglers and budgets, and anybody can ask what a round did
+time, so that every comparison has the same devices, stragglers and budgets, and what a round did can be asked
 without running it.
 """
 
@@ -99,7 +99,7 @@ def plan_round(
 ) -> RoundPlan:
     """Return the plan of a round.
 
-    With systems.model = "clock" it needs the clock and the simulated time, with a sampler of one's own what is `known`.
+    With systems.model = "clock" it needs the clock and the simulated time, with a user's sampler what is `known`.
     `cohort_seed` takes the place of the seed where devices are drawn: private rounds on real devices have one that is
     not known. `choices` are a sampler and a systems model from Python. `max_weight` is the largest weight of one
     device, for real devices, which claim their sample counts.

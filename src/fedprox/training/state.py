@@ -34,7 +34,7 @@ class State:
     round: int = 0
     bytes: int = 0  # sent so far, down and up
     simulated_seconds: float = 0.0  # what the clock shows, where there is one
-    known: dict[int, KnownDevice] = field(default_factory=dict)  # of the devices, for a sampler of one's own
+    known: dict[int, KnownDevice] = field(default_factory=dict)  # of the devices, for users' samplers
 
     def tensors(self, devices: Mapping[int, Tree]) -> Tensors:
         """Return all arrays by name; `devices` is what devices remember, as trees."""

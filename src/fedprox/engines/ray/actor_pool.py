@@ -1,6 +1,6 @@
 """The actors of a run: who is free, who is at work, who was lost and who is on the way.
 
-Calls are given out one at a time to whoever is free, the most costly first. When an actor is lost, with its process or
+Calls go one at a time to the next free actor, the most costly first. When an actor is lost, with its process or
 its whole node, its call goes to another one, and a new actor is asked for; it joins in when the cluster has room and it
 has compiled its programs. Everything random in a call is drawn for (seed, round, device), so that the answer of the
 second try is the answer that was lost.
@@ -94,7 +94,7 @@ class Pool:
         tries = [0] * len(calls)
         while waiting or running or done:
             self._hand_out(waiting, calls, running)
-            yield from done  # after the next calls are out, so that nobody waits for whoever takes the answers
+            yield from done  # after the next calls are out, so that no actor waits while answers are taken
             done = []
             if not running:
                 if waiting:

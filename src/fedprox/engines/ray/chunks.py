@@ -16,7 +16,7 @@ from fedprox.engines.device_side import Task
 
 __all__ = ["Chunk", "chunk_level", "chunks"]
 
-_FEWEST, _MOST = 2, 4  # chunks, at least, for each worker, where the round has so many devices
+_FEWEST, _MOST = 2, 4  # chunks, at least, for each worker, where the round has enough devices
 _CALL, _BYTE = 0.02, 1e-8  # seconds: a chunk should have more work than a few calls take, and a model's way back
 
 

@@ -1,6 +1,6 @@
 """The cluster: joined where an address is given, else started on this machine for the run and stopped after it.
 
-A cluster of our own listens on the loopback address alone, asks everybody for a token that lies in a private folder,
+A cluster of our own listens on the loopback address alone, asks every client for a token that lies in a private folder,
 and has neither dashboard nor usage statistics. Its processes end with this one, however it ends: Ray has the system
 kill them (Linux) or has a process watch over them. After a `kill -9` of this one, two small helpers of Ray's need a
 minute to see it.
@@ -98,7 +98,7 @@ class Cluster:
             num_cpus=workers or cores,
             include_dashboard=False,
             _node_ip_address="127.0.0.1",
-            _temp_dir=str(self._folder / "ray"),  # Ray opens it to everybody; the folder around it stays closed
+            _temp_dir=str(self._folder / "ray"),  # Ray opens it to all users; the folder around it stays closed
         )
         addresses = {node["NodeManagerAddress"] for node in self.ray.nodes()}
         if addresses != {"127.0.0.1"}:
@@ -213,11 +213,11 @@ def _read_environment_again() -> None:
 
 
 def _checked(address: str) -> str:
-    """Refuse an address where nobody listens, which Ray would try for minutes; return its host."""
+    """Refuse an address where nothing listens, which Ray would try for minutes; return its host."""
     if "RAY_AUTH_MODE" not in os.environ:
         raise ConfigError(
             "`RAY_AUTH_MODE` must be set for a cluster that is joined: 'token' as on all its nodes, "
-            f"or 'disabled' if everybody who reaches it may run code there; got nothing, for {address}"
+            f"or 'disabled' if everyone who reaches it may run code there; got nothing, for {address}"
         )
     if address == "auto":
         return address
@@ -227,7 +227,7 @@ def _checked(address: str) -> str:
             f"`engine.address` must be host:port of the head of a Ray cluster, or 'auto'; got {address!r}"
         )
     if not _answers(address):
-        raise RunError(f"no Ray cluster could be joined at {address}: nobody answers there")
+        raise RunError(f"no Ray cluster could be joined at {address}: nothing answers there")
     return host
 
 

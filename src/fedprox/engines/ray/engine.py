@@ -1,8 +1,8 @@
 """The Ray engine: local problems are solved by actors of a Ray cluster.
 
-Per round the model goes to the object store once, chunks of devices go to whoever is free, and sums of whole subtrees
+Per round the model goes to the object store once, chunks of devices go to free actors, and sums of whole subtrees
 of the merge tree come back. So the trajectory is, bit for bit, that of the local engine, whatever the number of actors
-and whoever is lost on the way, as long as all nodes have the same kind of processor.
+and whichever actor is lost on the way, as long as all nodes have the same kind of processor.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RayEngine(Engine):
         self._method = method
         self._pool: Pool | None = None
         self._stateful = False
-        self._step_seconds = 1.0  # of a mini-batch step in the last round; long, as long as nobody knows
+        self._step_seconds = 1.0  # of a mini-batch step in the last round; long, as long as it is not known
         self._states = States(self._ray, self._state_after)
         self._blueprint = self._put(blueprint, "`model`, `method` and `solver` must be objects that Ray can send")
         self._population = self._put(
@@ -126,7 +126,7 @@ class RayEngine(Engine):
         return self._states.secure(states)
 
     def close(self) -> None:
-        """End the actors; the cluster belongs to whoever opened it."""
+        """End the actors; the cluster belongs to its opener."""
         if self._pool is not None:
             self._pool.close()
 
@@ -165,8 +165,8 @@ class RayEngine(Engine):
 def _training_part(population: Population) -> Population:
     """Return what an actor needs of a population: the training samples, and what the model may need."""
     train, rows = population.train, population.test.x[:0]
-    nobody = Samples(rows, population.test.y[:0], np.zeros_like(train.offsets))
-    return Population(train, nobody, population.classes, None, population.extras)
+    no_tests = Samples(rows, population.test.y[:0], np.zeros_like(train.offsets))
+    return Population(train, no_tests, population.classes, None, population.extras)
 
 
 def _check_versions(theirs: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """A sentence for the case that this process ends without a chance to say anything.
 
 Ray ends the process that uses it at once, from within, when it finds that the store of its node is gone. No handler
-of Python's runs then. So a shell waits at the other end of a pipe: when the pipe ends and nobody has said goodbye, it
+of Python's runs then. So a shell waits at the other end of a pipe: when the pipe ends without a goodbye, it
 says the sentence.
 """
 

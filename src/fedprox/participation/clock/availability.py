@@ -1,6 +1,6 @@
 """Who can be asked: devices are drawn as by the sampling scheme, and those that are away are passed over.
 
-The first devices looked at are those that the scheme draws without a clock, so where everybody is available the list is
+The first devices looked at are those that the scheme draws without a clock, so where all are available the list is
 the same. Where some are away, further candidates are drawn until K are found:
 
 *Uniform*: the other devices in random order (Fisher and Yates), so that every K of the available devices are equally
@@ -85,7 +85,7 @@ def ask_chosen(
     now: float,
     round: int,
 ) -> Asked:
-    """Find the devices of a round with a sampler of one's own: of those that it chooses, the ones that are not away.
+    """Find the devices of a round with a user's sampler: of those that it chooses, the ones that are not away.
 
     Where all of them are away, the server waits and the sampler chooses again.
     """

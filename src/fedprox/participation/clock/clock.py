@@ -106,7 +106,7 @@ class Clock:
 
 
 def build_clock(config: Config, devices: int, traffic: Traffic) -> Clock | None:
-    """Return the clock that the config names for a population of so many devices; None where it names none."""
+    """Return the clock that the config names for a population of that many devices; None where it names none."""
     systems = config.systems
     if systems.model != "clock":
         return None

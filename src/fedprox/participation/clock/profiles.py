@@ -10,7 +10,7 @@ so that `speed` is the median of the class. In each round its speed is multiplie
 (seed, round, device). Every day a device is available for `hours` from `from_hour` on, by a clock of its own that is
 up to `zones` hours ahead of the server's; simulated time begins at the server's midnight.
 
-Nothing is drawn for devices that nobody asks for, so a million devices cost nothing.
+Nothing is drawn for devices that are not asked, so a million devices cost nothing.
 """
 
 from __future__ import annotations
