@@ -1,6 +1,7 @@
 """What a device may claim and add: steps, samples, weight, losses, time, and the norm of what is merged."""
 
 import math
+import tomllib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 import fedprox
 from conftest import population_of
 from fake_federation import FakeGrid
-from fedprox.config import Config
+from fedprox.config import Config, with_overrides
 from fedprox.core.errors import ConfigError, RunError
 from fedprox.core.trees import difference, scale, squared_norm, total
 from fedprox.deploy.message_exchange import Post
 from fedprox.deploy.messages import Evaluation, Instruction
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.settings import check_deployable
+from fedprox.deploy.trial import Trial
 from fedprox.methods import Method, Reply
 from test_deploy_parts import POPULATION, build_config, run
 
@@ -151,17 +153,15 @@ def test_a_node_cannot_claim_the_number_of_another_where_numbers_are_bound_to_ke
     def lies(device, asked, answer):
         return replace(answer, device=next(claims, 0)) if device == 0 else answer
 
-    roster, _ = gathered(lies, nodes=["100", "101", "102", "103"])
+    roster, _ = gathered(lies, nodes=[100, 101, 102, 103])
     assert [roster.node(device) for device in roster.devices] == [100, 101, 102, 103]
     with pytest.raises(RunError, match=r"device 0 has not; turned away: node 100: device 1 must be node 101"):
-        gathered(
-            lambda device, asked, answer: replace(answer, device=max(device, 1)), nodes=["100", "101", "102", "103"]
-        )
+        gathered(lambda device, asked, answer: replace(answer, device=max(device, 1)), nodes=[100, 101, 102, 103])
 
 
 def test_ids_of_nodes_are_given_for_all_devices():
     with pytest.raises(ConfigError, match=r"`deploy.nodes` must have a node id for each of the 4 devices.*; got 1"):
-        check_deployable(build_config(deploy={"nodes": ["7"]}))
+        check_deployable(build_config(deploy={"nodes": [7]}))
 
 
 def test_a_sample_count_beyond_the_limit_is_turned_away():
@@ -227,3 +227,19 @@ def test_an_update_longer_than_clip_and_noise_is_refused(length, is_refused, tmp
     [row] = run(config, FakeGrid(config, POPULATION, stretches), tmp_path / "run", monkeypatch).devices
     assert ("is beyond the limit" in str(row["problem"][row["device"].index(1)])) is is_refused
     assert sum(map(bool, row["problem"])) == is_refused  # the others are not
+
+
+def test_a_trial_binds_numbers_to_keys_and_shows_the_errors_of_nodes(tmp_path, monkeypatch):
+    trial = Trial(tmp_path, 2)
+    trial.node_ids = [2**63 + 1, 7]
+    called = []
+    monkeypatch.setattr(trial, "flwr", lambda *arguments: called.append(arguments) or {"run-id": 5})
+    trial.submit(tmp_path / "app", {"set": "rounds=3"})
+    assert f'set="rounds=3 deploy.nodes=[{2**63 + 1},7]"' in called[0]
+    settings = with_overrides({"deploy": {"devices": 2}}, ["rounds=3", f"deploy.nodes=[{2**63 + 1},7]"])
+    config = Config.from_dict(settings)
+    assert Config.from_dict(tomllib.loads(config.to_toml())).deploy.nodes == trial.node_ids
+    error = "Traceback (most recent call last):\n  File x\n    raise\nValueError: no data"
+    (tmp_path / "node0.log").write_text(f"\x1b[91mERROR\x1b[0m: it raised\n{error}\nINFO: more\n")
+    (tmp_path / "node1.log").write_text("INFO: all is well\n")
+    assert trial.python_errors() == {"node0": error}

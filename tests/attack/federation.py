@@ -12,6 +12,7 @@ import argparse
 import math
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +31,18 @@ from fedprox.deploy.new_project import write_project
 from fedprox.deploy.trial import Trial
 
 __all__ = ["FederationAttack", "attack_federation", "main"]
+
+
+class _WarmTrial(Trial):
+    """A federation whose nodes keep their app."""
+
+    app: Path
+
+    def start_node(self, number: int, *, key: Path | None = None, name: str = "") -> subprocess.Popen[bytes]:
+        """Start the node of a device."""
+        given = {"superlink": self.address, "keys": self.keys, "number": number, "nodes": self.nodes, "app": self.app}
+        arguments = [f"--{key}={value}" for key, value in given.items()]
+        return self._start(f"node{number}", sys.executable, "-m", "attack.warm_node", *arguments)
 
 
 @dataclass(frozen=True)
@@ -69,14 +82,25 @@ HEAD = (
 
 
 def attack_federation(
-    folder: Path, *, rounds: int, seed: int, nodes: int = 5, per_round: int = 3, overrides: Sequence[str] = ()
+    folder: Path,
+    *,
+    rounds: int,
+    seed: int,
+    nodes: int = 5,
+    per_round: int = 5,
+    warm: bool = True,
+    overrides: Sequence[str] = (),
 ) -> FederationAttack:
-    """Run a federation in a new folder with one node that answers with damaged messages, and is in every round."""
+    """Run a federation in a new folder with one node that answers with damaged messages, and is in every round.
+
+    With `warm` nodes keep their app between messages.
+    """
     app, out = folder / "app", folder / "run"
     write_project(app, devices=nodes)
     for file in (*(Path(__file__).parent / "federation_app").glob("*.py"), mutations.__file__):
         shutil.copy(file, app / "federation")
-    trial = Trial(folder / "trial", nodes)
+    trial = (_WarmTrial if warm else Trial)(folder / "trial", nodes)
+    trial.app = app
     trial.environment["FEDPROX_ATTACK_SEED"] = str(seed)
     settings = {
         "rounds": rounds,
@@ -114,7 +138,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m attack.federation", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--per-round", type=int, default=3, help="the damaged node and honest ones")
+    parser.add_argument("--per-round", type=int, default=5, help="the damaged node and honest ones")
+    parser.add_argument(
+        "--cold", action="store_true", help="with Flower's SuperNodes, which start the app anew each time"
+    )
     parser.add_argument("-s", "--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedprox-attack-"))
@@ -124,6 +151,7 @@ def main() -> int:
         rounds=options.rounds,
         seed=options.seed,
         per_round=options.per_round,
+        warm=not options.cold,
         overrides=options.set,
     )
     sys.stdout.write(f"{HEAD}\n{found.row()}\n")

@@ -105,7 +105,11 @@ def trial(
             typer.echo(
                 f"{config.deploy.devices} nodes are connected to {federation.address}; logs in {place}", err=True
             )
-        federation.run(project, out, {"set": overrides, "resume": resume})
+        try:
+            federation.run(project, out, {"set": overrides, "resume": resume})
+        finally:  # the errors of nodes, also of those whose work could be left out
+            for name, error in federation.python_errors().items():
+                typer.echo(f"{name}: {error}", err=True)
     shutil.rmtree(place)
     summary = read_summary(out) or {}
     if as_json:

@@ -179,5 +179,5 @@ class DeployConfig(Section):
     max_norm: NumberOrAuto = "auto"
     max_samples: CountOrZero = 0
     max_weight: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, description="a number in (0, 1]")] = 1.0
-    nodes: list[str] = Field(default_factory=list, description="a list of node ids, each a text")
+    nodes: list[int] = Field(default_factory=list, description="a list of node ids, which are whole numbers")
     join_seconds: Positive = 300.0

@@ -39,7 +39,7 @@ class Roster:
         sleep: Callable[[float], None] = time.sleep,
         *,
         max_samples: int = 0,
-        nodes: Sequence[str] = (),
+        nodes: Sequence[int] = (),
     ) -> None:
         self._devices, self._max_samples, self._bound = devices, max_samples, list(nodes)
         self._post = post
@@ -123,7 +123,7 @@ class Roster:
 
     def _false_claim(self, node: int, said: Introduction) -> str | None:
         """Return why what a node says of itself cannot be true, or None."""
-        if self._bound and self._bound[said.device] != str(node):
+        if self._bound and self._bound[said.device] != node:
             return f"device {said.device} must be node {self._bound[said.device]} (`deploy.nodes`)"
         if self._max_samples and said.train_samples > self._max_samples:
             rule = f"it must have at most {self._max_samples} training samples (`deploy.max_samples`)"

@@ -24,6 +24,7 @@ from fedprox.core.child_processes import end_with_parent
 from fedprox.core.errors import RunError
 from fedprox.core.extras import MissingExtraError
 from fedprox.deploy.keys import write_keys
+from fedprox.deploy.log_errors import last_error
 from fedprox.runs.folder import is_running
 
 __all__ = ["Trial"]
@@ -46,6 +47,7 @@ class Trial:
             raise MissingExtraError("`fedprox deploy trial`", "flower")
         self.folder, self.nodes, self.secure = folder.absolute(), nodes, secure
         self.keys = self.folder / "keys"
+        self.node_ids: list[int] = []  # of the registered keys, by device
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {
             **os.environ,
@@ -93,7 +95,9 @@ class Trial:
         self._wait_for_port()
         if self.secure:
             for number in range(self.nodes):
-                self.flwr("supernode", "register", str(self.keys / f"node{number}.pub"), _CONNECTION)
+                public = str(self.keys / f"node{number}.pub")
+                answer = self.flwr("supernode", "register", public, _CONNECTION, "--format", "json")
+                self.node_ids.append(int(answer["node-id"]))
         for number in range(self.nodes):
             self.start_node(number)
         self._wait_for_nodes()
@@ -115,9 +119,19 @@ class Trial:
 
     def submit(self, app: Path, run_config: Mapping[str, Any] | None = None) -> str:
         """Hand an app to the SuperLink, which starts it at once, and return the number of the run."""
-        settings = [f"{key}={_quoted(value)}" for key, value in (run_config or {}).items()]
+        given = dict(run_config or {})
+        if self.node_ids:  # each number belongs to its key
+            bound = ",".join(map(str, self.node_ids))
+            given["set"] = f"{given.get('set', '')} deploy.nodes=[{bound}]".strip()
+        settings = [f"{key}={_quoted(value)}" for key, value in given.items()]
         options = ["--run-config", " ".join(settings)] if settings else []
         return str(self.flwr("run", str(app.absolute()), _CONNECTION, "--format", "json", *options).get("run-id", ""))
+
+    def python_errors(self) -> dict[str, str]:
+        """Return the last traceback in the log of each node that has one, by the node's name."""
+        names = [f"node{number}" for number in range(self.nodes)]
+        found = {name: last_error(self.log(name)) for name in names if (self.folder / f"{name}.log").exists()}
+        return {name: error for name, error in found.items() if error is not None}
 
     def failure(self, run: str) -> str | None:
         """Return why the server of a run has failed, or None where it has not; this takes seconds."""

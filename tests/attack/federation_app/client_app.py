@@ -2,13 +2,14 @@
 
 import os
 import random
+from functools import cache
 
 from federation.mutations import NASTY, damaged
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 NAMES = ("steps", "seconds", "loss", "speed", "gamma", "stopped-by-time", "train_samples", "train_loss", "test_samples")
-SURROGATE = "\ud800"  # ends the program of a device without a reply
+SURROGATE = "\ud800"  # cannot be sent
 VALUES = tuple(value for value in NASTY if isinstance(value, (bool, int, float, str)) and value != SURROGATE)
 VALUES = (*VALUES, b"\xff" * 9, [1, 2], [], ["a"])
 
@@ -21,11 +22,23 @@ class Devices(ClientApp):
         last = context.node_config["num-partitions"] - 1
         if context.node_config["partition-id"] == last and message.content.array_records:
             return damaged_answer(message)
-        from federation.task import SETTINGS, load_data, load_model
+        return honest_app()(message, context)
 
-        from fedprox.deploy.client import client_app  # JAX is imported where it is needed
 
-        return client_app(SETTINGS, load_model, load_data)(message, context)
+@cache
+def honest_app() -> ClientApp:
+    """Return the app of an honest device, whose model is compiled once."""
+    from federation.task import SETTINGS, load_data, load_model
+
+    from fedprox.deploy.client import client_app  # JAX is imported where it is needed
+
+    models: list = []
+
+    def model(config: object) -> object:
+        models[:] = models or [load_model(config)]
+        return models[0]
+
+    return client_app(SETTINGS, model, load_data)
 
 
 def damaged_answer(message: Message) -> Message:
@@ -90,7 +103,7 @@ def lose_records(records: RecordDict, dice: random.Random) -> None:
 
 
 def fail(records: RecordDict, dice: random.Random) -> None:
-    """Raise an error with a long text, or die without a reply."""
+    """Raise an error with a long text, or send what cannot be sent, so that there is no reply."""
     chance = dice.random()
     if chance < 0.3:
         raise RuntimeError("damaged " * 10_000)
