@@ -360,3 +360,16 @@ def test_a_parquet_file_with_named_columns(tmp_path):
         read_arrow(tmp_path / "data.parquet", y_column="kind", device_column="who")
     with pytest.raises(ConfigError, match=r"`data.x_columns` must be a list of column names; got 3"):
         Config.from_dict({"data": {"name": "csv", "path": "x", "x_columns": 3}})
+
+
+ROWS = {"a": [1.0, 2.0, 3.0, 4.0], "b": [0.0, 1.0, 0.0, 1.0], "kind": ["x", "y", "x", "y"], "who": ["p", "p", "q", "q"]}
+
+
+def check_rows(population):
+    assert (population.devices, population.labels, population.shape) == (2, ("x", "y"), (2,))
+    assert sorted(np.concatenate([population.train.x, population.test.x])[:, 0].tolist()) == ROWS["a"]
+
+
+def test_a_polars_frame_is_a_population():
+    polars = pytest.importorskip("polars")
+    check_rows(Population.from_frame(polars.DataFrame(ROWS), x=["a", "b"], y="kind", device="who"))
