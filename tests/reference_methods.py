@@ -38,6 +38,13 @@ def batches(samples, batch_size, steps, seed, round, device):
                 done += 1
 
 
+def steps_of_round(probability, seed, round):
+    """A geometric number by inversion of one Philox word for (seed, round)."""
+    bits = np.random.Philox(key=np.array([seed, 12], np.uint64), counter=np.array([0, 0, round, 0], np.uint64))
+    uniform = (int(bits.random_raw()) >> 11) / 2**53
+    return 1 if probability == 1 else 1 + int(np.floor(np.log(1 - uniform) / np.log(1 - probability)))
+
+
 def final_models(
     method, population, records, *, rate, batch_size, seed, proportional=False, mu=0.0, personal=None, **settings
 ):
@@ -50,7 +57,7 @@ def final_models(
     zero = np.zeros_like(w)
     remembered = defaultdict(lambda: zero)  # control variates or duals
     server = {"c": zero, "h": zero, "v": zero, "m": zero, "second": np.full_like(w, settings.get("tau", 0.0) ** 2)}
-    models = []
+    models, reached_by = [], {}
     for record in records:
         kept = [
             (device, budget, draws)
@@ -71,7 +78,7 @@ def final_models(
             solutions = []
             for device, budget, _ in kept:
                 x, y = population.train.of(device)
-                linear, pull = zero, mu
+                linear, pull, steps = zero, mu, budget
                 if method == "feddane":
                     linear = g - softmax_gradient(w, x, y)
                 if method == "scaffold":
@@ -80,7 +87,14 @@ def final_models(
                     linear, pull = -remembered[device], settings["alpha"]
                 if method == "pfedme":
                     pull = settings["personal_mu"]
-                order = list(batches(len(y), batch_size, budget, seed, record["round"], device))
+                if method == "scaffnew":
+                    probability = settings["probability"]
+                    last, reached = reached_by.get(device, (0, w))
+                    if record["round"] == last + 1:
+                        remembered[device] = remembered[device] + probability / rate * (w - reached)
+                    linear = -remembered[device]
+                    steps = min(budget, steps_of_round(probability, seed, record["round"]))
+                order = list(batches(len(y), batch_size, steps, seed, record["round"], device))
 
                 def descend(local, pull, linear, x=x, y=y, order=order, w=w):
                     velocity = zero
@@ -91,6 +105,7 @@ def final_models(
                     return local
 
                 solutions.append(descend(w, pull, linear))
+                reached_by[device] = record["round"], solutions[-1]
                 if method == "ditto":
                     personal[device] = descend(personal.get(device, w), settings["personal_mu"], linear)
                 if method == "pfedme":
@@ -111,7 +126,7 @@ def gradient_of_round(w, population, record, kept, weights, settings):
 
 def merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings, losses):
     average = sum(weight * local for weight, local in zip(weights, solutions, strict=True))
-    if method in ("fedavg", "fedprox", "feddane", "ditto"):
+    if method in ("fedavg", "fedprox", "feddane", "ditto", "scaffnew"):
         return average
     if method == "qffl":
         q, moves = settings["q"], [w - local for local in solutions]

@@ -10,14 +10,15 @@ from fedprox.config.parts import builtin_names, find_part
 from fedprox.config.resolution import keys_of_section, takes_mu
 from fedprox.core.errors import ConfigError
 from fedprox.core.files import read_tensors
-from fedprox.methods import build, fedadam, feddyn, scaffold
+from fedprox.methods import build, fedadam, feddyn, scaffnew, scaffold
 from fedprox.methods.gradient_count import gradient_count
+from fedprox.methods.scaffnew import shared_steps
 from fedprox.models import Model
 from fedprox.models import build as build_model
 from fedprox.population import Population
 from fedprox.solvers import Stepwise, sgd
 from fedprox.training.train import train
-from reference_methods import DROPS_STRAGGLERS, final_models
+from reference_methods import DROPS_STRAGGLERS, final_models, steps_of_round
 
 METHODS = builtin_names("methods")
 SETTINGS = {
@@ -29,12 +30,14 @@ SETTINGS = {
     "fedexprox": {"mu": 0.5},
     "ditto": {"mu": 0.5, "personal_mu": 0.2},
     "qffl": {"q": 0.7},
+    "scaffnew": {"probability": 0.2},
     "agnostic": {"mu": 0.5, "mixture_step": 0.8},
     "pfedme": {"personal_mu": 0.5, "server_learning_rate": 0.8},
     "fedavgm": {"momentum": 0.5, "server_learning_rate": 0.7},
     "fedadam": {"server_learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "tau": 0.01},
     "fedyogi": {"server_learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "tau": 0.01},
 }
+pytestmark = pytest.mark.filterwarnings("ignore:the theory of scaffnew needs every device in every round")
 SOLVES = {"ditto": 2}  # subproblems of a device in a round; 1 for the others
 SIZES = (5, 40, 12, 23, 9, 31, 17, 8)
 RATE, BATCH, SEED = 0.1, 7, 3
@@ -198,10 +201,13 @@ def test_every_method_respects_every_budget_and_reduces_the_loss(name, rule):
             strict=True,
         ):
             assert kept == (not lost and not (straggler and name in DROPS_STRAGGLERS))
+            asked = SOLVES.get(name, 1) * budget
+            if name == "scaffnew":
+                asked = min(budget, steps_of_round(SETTINGS[name]["probability"], SEED, record["round"]))
             if rule == "stop at gamma":
-                assert 0 <= steps <= SOLVES.get(name, 1) * budget
+                assert 0 <= steps <= asked
             else:
-                assert steps == (SOLVES.get(name, 1) * budget if kept else 0)
+                assert steps == (asked if kept else 0)
             assert (weight > 0) == kept
         assert sum(record["weight"]) == pytest.approx(1.0 if any(record["kept"]) else 0.0)
 
@@ -242,6 +248,48 @@ def test_scaffold_with_one_full_step_is_gradient_descent():
         gradient = jax.grad(lambda params: MODEL.loss(params, x, y).mean())(params)
         params = jax.tree.map(lambda w, g: w - RATE * g, params, gradient)
     np.testing.assert_allclose(matrix(result.params), matrix(params), rtol=1e-5, atol=1e-6)
+
+
+def test_scaffnew_that_always_communicates_is_gradient_descent():
+    everybody = run("scaffnew", settings={"probability": 1.0}, rounds=5, devices=EVERYBODY, solver={"batch_size": 0})
+    plain = run("scaffold", rounds=5, devices=EVERYBODY, solver={"epochs": 1, "batch_size": 0})
+    np.testing.assert_allclose(matrix(everybody.params), matrix(plain.params), rtol=1e-5, atol=1e-6)
+
+
+def test_scaffnew_takes_the_same_geometric_number_of_steps_on_all_devices():
+    taken = [shared_steps(0.2, SEED, round) for round in range(1, 2001)]
+    assert min(taken) == 1
+    assert np.mean(taken) == pytest.approx(5, abs=4 * np.sqrt(20 / 2000))  # mean 1 / p, variance (1 - p) / p^2
+    assert np.mean(np.array(taken) == 1) == pytest.approx(0.2, abs=0.04)
+    result = run("scaffnew", rounds=6, devices=EVERYBODY, solver={"batch_size": 0, "epochs": 100})
+    for record in result.devices:
+        assert set(record["steps"]) == {shared_steps(0.2, SEED, record["round"])}
+
+
+def test_scaffnew_goes_to_the_optimum_of_devices_that_disagree_and_fedavg_does_not(least_squares):
+    population, model, optimum = least_squares
+    ends = {}
+    for name, settings, epochs in (("scaffnew", {"probability": 0.2}, 100), ("fedavg", {}, 5)):
+        solver = {"batch_size": 0, "epochs": epochs}
+        devices = {"per_round": 4}
+        result = run(name, population, model, settings, rounds=150, solver=solver, devices=devices)
+        ends[name] = np.abs(result.params - optimum).max()
+    assert ends["scaffnew"] < 1e-3 < 1e-2 < ends["fedavg"]
+
+
+def test_scaffnew_refuses_momentum_and_warns_of_missing_devices():
+    sentence = r"`solver.name` must be sgd without momentum with method.name = 'scaffnew'.*; got momentum 0.5"
+    with pytest.raises(ConfigError, match=sentence):
+        run("scaffnew", solver={"momentum": 0.5})
+    with pytest.raises(ConfigError, match=r"must be sgd without momentum .*; got 'adam'"):
+        run("scaffnew", solver={"name": "adam"})
+    with pytest.warns(UserWarning, match=r"the theory of scaffnew needs every device .* `devices.per_round` is 5 of 8"):
+        run("scaffnew", rounds=1)
+    for value in (0.0, 1.5):
+        with pytest.raises(ConfigError, match=rf"`method.probability` must be a number in \(0, 1\]; got {value}"):
+            run("scaffnew", settings={"probability": value})
+        with pytest.raises(ConfigError, match=rf"`method.probability` must be a number in \(0, 1\]; got {value}"):
+            scaffnew(probability=value)
 
 
 def test_scaffold_and_feddyn_servers_hold_the_mean_of_what_devices_remember(tmp_path):

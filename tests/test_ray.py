@@ -38,6 +38,7 @@ from fedprox.population.writer import save_population
 from fedprox.solvers import opaque
 from in_process_ray import InProcessRay, ObjectLostError, Reference, cluster_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:the theory of scaffnew needs every device in every round")
 METHODS = builtin_names("methods")
 BASE = {"rounds": 4, "solver": {"epochs": 2}, "devices": {"per_round": 11, "stragglers": 0.5, "failure": 0.1}}
 SIZES = [7, 23, 4, 31, 12, 9, 40, 3, 18, 22, 5, 14, 27, 8]

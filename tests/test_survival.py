@@ -14,6 +14,8 @@ from fedprox.config.parts import builtin_names
 from fedprox.runs.checkpoint import Checkpoint
 from fedprox.runs.folder import RunFolder, read_history
 
+pytestmark = pytest.mark.filterwarnings("ignore:the theory of scaffnew needs every device in every round")
+
 TIMES = ("seconds", "solve_seconds", "measure_seconds")
 
 

@@ -55,6 +55,7 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
         "pfedme": "fedprox.methods.pfedme:PFedMe",
         "qffl": "fedprox.methods.qffl:QFedAvg",
         "agnostic": "fedprox.methods.agnostic:Agnostic",
+        "scaffnew": "fedprox.methods.scaffnew:Scaffnew",
     },
     "mu": {
         "adaptive": "fedprox.methods.mu.adaptive:AdaptiveMu.start",

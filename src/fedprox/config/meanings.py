@@ -72,6 +72,7 @@ MEANINGS: Mapping[str, str] = {
     "method.alpha": "FedDyn's coefficient",
     "method.extrapolation": "the server's step as a multiple of the mean update; auto: by how much updates agree",
     "method.epsilon": "added to the squared norm of the mean update",
+    "method.probability": "the probability of an exchange after a local step; 1 / probability steps on average",
     "method.q": "the power of a device's loss in its weight; 0: FedAvg",
     "method.mixture_step": "how fast the weights of devices move to those with a high loss; 0: FedProx",
     "method.personal_mu": "the coefficient that draws a device's personal model towards the shared one",

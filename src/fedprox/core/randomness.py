@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     SPLIT = 9  # which of a device's samples are test samples
     FAILURES = 10  # which devices return nothing
     SECOND_DEVICES = 11  # a second, independent draw of devices
+    SHARED_STEPS = 12  # how many local steps all devices of a round take
     PARTITION = 20  # how samples are divided among devices
     VALIDATION = 21  # which of a device's training samples are set aside for validation
     HOLDOUT = 22  # which devices are held out

@@ -40,6 +40,7 @@ from fedprox.runs.replaced import Replaced, describe_part, describe_parts
 from fedprox.solvers import Solver
 from fedprox.training.journal import Journal
 from fedprox.training.loop import RunParts, run_training
+from fedprox.training.plan import check_plan
 from fedprox.training.result import Callback, Result
 from fedprox.training.state import State
 
@@ -113,6 +114,7 @@ def run_federation(
     check_private(config.privacy, method, state.controller, config.deploy.devices)
     rule = merging.build(config.merge, method, config.privacy, config.devices.per_round)
     check_limit(config, roles.exchanged(params))
+    check_plan(method, None, config.devices.per_round, config.deploy.devices)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     replaced = _replaced(config, objects, params)
     folder = RunFolder(out, config, resume=resume, replaced=replaced, private=True)  # it tells of people's devices

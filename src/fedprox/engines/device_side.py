@@ -226,6 +226,7 @@ def view_device(
         learning_rate=learning_rate,
         solver=solver,
         pose=pose,
+        round=broadcast.round,
     )
 
 

@@ -22,6 +22,7 @@ from fedprox.methods.fedyogi import FedYogi
 from fedprox.methods.method import Method, Received, Reply, Solution
 from fedprox.methods.pfedme import PFedMe
 from fedprox.methods.qffl import QFedAvg
+from fedprox.methods.scaffnew import Scaffnew
 from fedprox.methods.scaffold import Scaffold
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "fedyogi",
     "pfedme",
     "qffl",
+    "scaffnew",
     "scaffold",
 ]
 
@@ -54,7 +56,7 @@ __all__ = [
 agnostic, ditto, pfedme, qffl = Agnostic, Ditto, PFedMe, QFedAvg
 fedadam, fedavg, fedavgm, feddane, feddyn = FedAdam, FedAvg, FedAvgM, FedDane, FedDyn
 fedexp, fedexprox, fednova, fedprox = FedExP, FedExProx, FedNova, FedProx
-fedyogi, scaffold = FedYogi, Scaffold
+fedyogi, scaffnew, scaffold = FedYogi, Scaffnew, Scaffold
 
 
 def build(config: MethodConfig, seed: int = 0) -> Method:

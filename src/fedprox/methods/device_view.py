@@ -69,6 +69,7 @@ class DeviceView:
     learning_rate: float
     solver: Solver
     pose: Callable[[Posed, int], tuple[Tree, int]]  # has the solver work on a subproblem, with a budget
+    round: int = 0
     loss: Callable[[], float] = lambda: math.nan  # F_k(w^t), known once a subproblem is solved; not part of the budget
 
     def solve(

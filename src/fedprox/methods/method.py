@@ -55,6 +55,7 @@ class Method:
       needs_every_reply: whether the server merges the replies one by one (`merge_replies`), not from their sums.
       own_models: whether devices are measured with models of their own (`device_model`) in place of w^t.
       personal_models: whether devices have a second model (`personal_model`), measured beside the first.
+      wants_all_devices: whether its theory needs all devices in every round; with fewer there is a warning.
     """
 
     not_keys: ClassVar[frozenset[str]] = frozenset()
@@ -68,6 +69,7 @@ class Method:
     needs_every_reply: bool = False
     own_models: bool = False
     personal_models: bool = False
+    wants_all_devices: bool = False
 
     @property
     def second_draw(self) -> bool:

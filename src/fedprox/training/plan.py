@@ -7,6 +7,7 @@ without running it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,8 +77,14 @@ class SecondDraw:
         return {"device": self.cohort.devices.tolist(), "weight": self.weights.tolist()}
 
 
-def check_plan(method: Method, clock: Clock | None) -> None:
-    """Refuse a method whose rounds the clock cannot plan."""
+def check_plan(method: Method, clock: Clock | None, per_round: int, devices: int) -> None:
+    """Refuse a method whose rounds the clock cannot plan, and warn of one that wants all devices."""
+    if method.wants_all_devices and per_round < devices:
+        warnings.warn(
+            f"the theory of {method.name} needs every device in every round; `devices.per_round` is {per_round} of "
+            f"{devices}",
+            stacklevel=3,
+        )
     if clock is not None and method.second_draw:
         raise ConfigError(
             "`method.second_draw` must be false with systems.model = 'clock', which follows the chosen devices alone"

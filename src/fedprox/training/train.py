@@ -139,7 +139,7 @@ def train(
     rule = merging.build(config.merge, method, config.privacy, config.devices.per_round, merge_rule)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     clock = build_clock(config, population.devices, traffic) if systems is None else None
-    check_plan(method, clock)
+    check_plan(method, clock, config.devices.per_round, population.devices)
     if out is not None:
         check_usable(Path(out), config, resume=resume, replaced=replaced)  # before a cluster starts
     with ExitStack() as open_until_the_end:
