@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-quick coverage lint format docs bench clean attack kills
+.PHONY: demo test test-quick coverage lint format docs bench clean attack attack-federation kills
 
 demo: $(VENV)/ready
 	$(BIN)/fedprox demo
@@ -39,6 +39,9 @@ attack: $(VENV)/ready-dev  ## damaged input for every reader: SEED and SECONDS p
 
 kills: $(VENV)/ready-dev  ## commands that are killed at random moments: SEED and KILLS
 	PYTHONPATH=tests $(BIN)/python -m attack.kills --seed $(or $(SEED),0) --kills $(or $(KILLS),100)
+
+attack-federation: $(VENV)/ready-dev  ## a real federation of five nodes, of which one answers with damaged messages
+	PYTHONPATH=tests $(BIN)/python -m attack.federation --seed $(or $(SEED),0) --rounds $(or $(ROUNDS),200)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
