@@ -12,9 +12,9 @@ from fedprox.core.lines import scale_lines, stack_lines, subtree_sums, take_line
 from fedprox.core.randomness import Purpose, words, words_of_devices
 from fedprox.core.trees import TreeSum, scale, squared_norm
 from fedprox.engines import Blueprint, Broadcast, Task, TaskList, small_devices
-from fedprox.engines.groups import find_groups
+from fedprox.engines.groups import Group, find_groups
 from fedprox.engines.ray.actor import DeviceActor
-from fedprox.engines.small_devices import SmallDevices
+from fedprox.engines.small_devices import GroupReply, SmallDevices
 from fedprox.methods.merging import ReplySums, RoundSum
 from fedprox.participation.budget import minibatches, split_batches
 from fedprox.participation.group_orders import draw_group_orders, rows_needed
@@ -207,6 +207,22 @@ def test_subtrees_add_up_like_the_tree_of_all(count, share):
             parts.add(position, leaf)
     parts.add_subtrees(0, subtree_sums(lines, given), given)
     assert jax.tree.all(jax.tree.map(np.array_equal, parts.result(), total.result()))
+
+
+@pytest.mark.parametrize("count", [1, 5, 8])
+def test_a_group_adds_up_like_the_tree(count):
+    random = np.random.default_rng(count)
+    lines = {"a": random.normal(size=(count, 3)).astype(np.float32), "b": random.normal(size=count)}
+    lines["a"][:, 0] = -0.0  # the sign of a zero stays, too
+    tasks = TaskList.of([Task(device, 1, 0.3, 0.1) if device != 2 else None for device in range(count)])
+    group = Group(0, np.flatnonzero(tasks.asked), tasks.take(np.flatnonzero(tasks.asked)), np.ones(count, bool))
+    given = GroupReply(take_lines(lines, group.positions), (), [], [1] * len(group.positions), [])
+    total, parts = RoundSum(count), RoundSum(count)
+    for position in group.positions.tolist():
+        total.add(position, scale(take_lines(lines, position), 0.3))
+    parts.add_subtrees(0, group.sums(given, most=16)[0], group.adds)
+    bits = [jax.tree.map(lambda leaf: np.asarray(leaf).tobytes(), each.result()) for each in (parts, total)]
+    assert bits[0] == bits[1]
 
 
 def test_lines_are_scaled_like_trees():

@@ -6,6 +6,7 @@ arrays. Where a large device stands between small ones, the group gives the sums
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.lines import Subtree, scale_lines, subtree_sums
+from fedprox.core.lines import Subtree, scale_lines, subtree_sums, sum_lines
 from fedprox.core.trees import Tree
+from fedprox.engines.device_side import Task
 from fedprox.engines.small_devices import GroupReply
 from fedprox.engines.task_list import TaskList
 
@@ -32,24 +34,44 @@ class Group:
     tasks: TaskList
     adds: NDArray[np.bool_]  # over the piece: whose values are in the group's sums; zero of those that are not asked
 
-    def sums(self, given: GroupReply) -> tuple[list[Subtree], list[Subtree]]:
-        """Return what the replies add to the two sums of the round."""
+    @classmethod
+    def of_one(cls) -> Group:
+        """Return the group of the first device with one step, to compile what groups need."""
+        one = TaskList.of([Task(device=0, budget=1, weight=1.0, mass=1.0)])
+        return cls(0, np.zeros(1, np.int64), one, np.ones(1, bool))
+
+    def put(self, column: list[Any], values: Sequence[Any]) -> None:
+        """Put the devices' values, if there are any, where they belong in a column over the round's list."""
+        for position, value in zip(self.positions.tolist(), values, strict=True) if values else ():
+            column[position] = value
+
+    def sums(self, given: GroupReply, most: int) -> tuple[list[Subtree], list[Subtree]]:
+        """Return what the replies add to the two sums of the round; no piece has more than `most` positions."""
         pairs = (given.averaged, self.tasks.weights), (given.summed, self.tasks.masses)
-        averaged, summed = (list(subtree_sums(self._placed(scale_lines(*pair)), self.adds)) for pair in pairs)
+        averaged, summed = (self._sums(scale_lines(*pair), most) for pair in pairs)
         return averaged, summed
 
-    def _placed(self, lines: Tree) -> Tree:
-        """Return a line for every position of the piece, zero for those that are not in the group."""
+    def _sums(self, lines: Tree, most: int) -> list[Subtree]:
         count = len(self.adds)
-        if len(self.positions) == count:
-            return lines
+        if not self.adds.all():
+            return list(subtree_sums(self._placed(lines, count), self.adds))
+        return [Subtree((count - 1).bit_length(), 0, sum_lines(self._placed(lines, most)))]
+
+    def _placed(self, lines: Tree, count: int) -> Tree:
+        """Return `count` lines for the positions of the piece, zero for devices that are not in the group.
+
+        Beyond the last position they are -0, which changes no number that it is added to, not even the sign of a zero.
+        """
+        length, own = len(self.adds), self.positions - self.begin
 
         def place(leaf: NDArray[Any]) -> NDArray[Any]:
-            placed = np.zeros((count, *leaf.shape[1:]), leaf.dtype)
-            placed[self.positions - self.begin] = leaf
+            placed = np.empty((count, *leaf.shape[1:]), leaf.dtype)
+            placed[:length] = 0.0
+            placed[length:] = -0.0
+            placed[own] = leaf
             return placed
 
-        return jax.tree.map(place, lines)
+        return lines if len(own) == count else jax.tree.map(place, lines)
 
 
 def find_groups(tasks: TaskList, small: NDArray[np.bool_], level: int) -> list[Group]:

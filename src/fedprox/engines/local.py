@@ -49,7 +49,9 @@ class LocalEngine(Engine):
     def compile(self, params: Tree) -> None:
         """Compile what a round needs."""
         self._device.warm_up(params)
-        self._small.compile(params)
+        if self._small.usable:
+            group = Group.of_one()
+            group.sums(self._small.first_reply(group.tasks, params), self._small.lines)
 
     def solve(self, request: RoundRequest) -> RoundOutcome:
         """Have every task's device work on its subproblem."""
@@ -78,17 +80,16 @@ class LocalEngine(Engine):
         @quiet
         def solve_group(group: Group) -> None:
             answer = self._small.solve(group.tasks, broadcast, shared)
-            for index, position in enumerate(group.positions.tolist()):
-                given.states[position] = answer.states[index]
-                given.steps[position] = answer.steps[index]
-                given.drift2[position] = answer.drift2[index]
+            with self._small.turn:
+                group.put(given.steps, answer.steps)
+                group.put(given.states, answer.states)
+                group.put(given.drift2, answer.drift2)
                 if given.replies is not None:
-                    reply = group.tasks.task(index).received(answer.one(index), answer.steps[index])
-                    given.replies[position] = reply
-            if given.replies is None:
-                averaged, summed = group.sums(answer)
-                with adding:
-                    sums.add_subtrees(group.begin, averaged, summed, group.adds)
+                    group.put(given.replies, answer.received(group.tasks))
+                    return
+                averaged, summed = group.sums(answer, self._small.lines)
+            with adding:
+                sums.add_subtrees(group.begin, averaged, summed, group.adds)
 
         groups, alone = self._divide(request)
         jobs: list[Callable[[], None]] = [partial(solve_group, group) for group in groups]

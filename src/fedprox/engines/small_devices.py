@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 
 from fedprox.core.lines import pad_lines, split_lines, stack_lines, take_lines
 from fedprox.core.trees import Tree, quiet, squared_distance, to_numpy
-from fedprox.engines.device_side import Broadcast, DeviceSide, Task
+from fedprox.engines.device_side import Broadcast, DeviceSide
 from fedprox.engines.task_list import TaskList
-from fedprox.methods import Method, Reply
+from fedprox.methods import Method, Received, Reply
 from fedprox.methods.device_view import Solution
 from fedprox.methods.elementwise_hooks import is_elementwise
 from fedprox.methods.solver_choice import SharedSolver
@@ -42,13 +43,15 @@ class GroupReply(NamedTuple):
 
     averaged: Tree
     summed: Tree
-    states: list[Tree]  # what each device remembers
+    states: list[Tree]  # what each device remembers; empty where that is nothing
     steps: list[int]
-    drift2: list[float | None]  # ||w_k - w^t||^2, where it was asked for
+    drift2: list[float]  # ||w_k - w^t||^2; empty where it was not asked for
 
-    def one(self, index: int) -> Reply:
-        """Return the reply of one device, without what it remembers."""
-        return Reply(take_lines(self.averaged, index), take_lines(self.summed, index))
+    def received(self, tasks: TaskList) -> list[Received]:
+        """Return the replies one by one, for methods and merge rules that see every one."""
+        both = (self.averaged, self.summed)
+        replies = (Reply(*(take_lines(lines, each) for lines in both)) for each in range(len(tasks)))
+        return [tasks.task(each).received(reply, self.steps[each]) for each, reply in enumerate(replies)]
 
 
 class SmallDevices:
@@ -56,11 +59,14 @@ class SmallDevices:
 
     Attributes:
       usable: whether the devices of the run can be solved for in groups.
-      lines: the most devices in one call of the compiled program.
+      lines: the most devices in one call of the compiled program, a power of two.
+      turn: held by a thread while it works on a group in Python, which goes on while other threads run programs. Every
+        array operation hands Python's own lock back and forth; two threads that do so at once take longer than one.
     """
 
     def __init__(self, device: DeviceSide) -> None:
         self._device = device
+        self.turn = Lock()
         self.usable = _is_usable(device)
         self.lines = _most_lines(device.model) if self.usable else 0
         self._capacity = max(_MOST_STEPS, _ORDERS // max(device.batch_size, 1))
@@ -77,30 +83,33 @@ class SmallDevices:
         small: NDArray[np.bool_] = rows_needed(samples, side.batch_size, tasks.budgets) <= _MOST_STEPS
         return tasks.asked & small
 
-    def compile(self, params: Tree) -> None:
-        """Compile the program by having one device take one step."""
-        if self.usable:
-            method = self._device.method
-            broadcast = Broadcast(1, params, method.send(method.start(params), None), 0.0)
-            one = TaskList.of([Task(device=0, budget=1, weight=1.0, mass=1.0)])
-            self.solve(one, broadcast, self._device.shared(broadcast))
+    def first_reply(self, tasks: TaskList, params: Tree) -> GroupReply:
+        """Return what devices reply at the start of a run, which compiles what a round needs."""
+        method = self._device.method
+        broadcast = Broadcast(1, params, method.send(method.start(params), None), 0.0)
+        return self.solve(tasks, broadcast, self._device.shared(broadcast))
 
     @quiet
     def solve(self, tasks: TaskList, broadcast: Broadcast, shared: Subproblem) -> GroupReply:
         """Work on the subproblems of some devices; `shared` is what all devices of the round have in common of it."""
         method = self._device.method
-        states = self._remembered(tasks, broadcast.params)
-        steps = tasks.budgets
-        problem = shared._replace(mu=scalar(broadcast.mu), linear=method.linear(broadcast.sent, states, None))
-        found = self._solutions(tasks.devices, steps, broadcast.round, problem)
-        reply = self._reply(found, states, steps, broadcast)
-        count = len(tasks)
-        drift2: list[float | None] = [None] * count
-        if broadcast.wants_drift:
-            received = method.shared(broadcast.params)
-            drift2 = [squared_distance(method.shared(take_lines(found, each)), received) for each in range(count)]
-        remembered = [None] * count if reply.state is None else split_lines(reply.state, count)
-        return GroupReply(reply.averaged, reply.summed, remembered, steps.tolist(), drift2)
+        with self.turn:
+            states = self._remembered(tasks, broadcast.params)
+            problem = shared._replace(mu=scalar(broadcast.mu), linear=method.linear(broadcast.sent, states, None))
+            calls = list(self._calls(tasks.devices, tasks.budgets, broadcast.round, problem))
+        program = group_program(self._device.model, self._solver, self._device.batch_size)
+        solutions = [(program(*arguments), each) for arguments, each in calls]
+        with self.turn:
+            parts = [take_lines(to_numpy(lines), slice(0, each)) for lines, each in solutions]
+            found = parts[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+            reply = self._reply(found, states, tasks.budgets, broadcast)
+            count = len(tasks)
+            drift2 = []
+            if broadcast.wants_drift:
+                received = method.shared(broadcast.params)
+                drift2 = [squared_distance(method.shared(take_lines(found, each)), received) for each in range(count)]
+            remembered = [] if reply.state is None else split_lines(reply.state, count)
+            return GroupReply(reply.averaged, reply.summed, remembered, tasks.budgets.tolist(), drift2)
 
     def _remembered(self, tasks: TaskList, params: Tree) -> Tree:
         """Return what the devices remember, as lines; None where that is nothing."""
@@ -110,14 +119,14 @@ class SmallDevices:
         known = (tasks.states.get(device) for device in tasks.devices.tolist())
         return stack_lines([first if each is None else each for each in known])
 
-    def _solutions(self, devices: NDArray[np.int64], steps: NDArray[np.int64], round: int, problem: Subproblem) -> Tree:
-        """Return w_k of the devices, as lines."""
+    def _calls(
+        self, devices: NDArray[np.int64], steps: NDArray[np.int64], round: int, problem: Subproblem
+    ) -> Iterator[tuple[Any, int]]:
+        """Yield the arguments of the program's calls, and how many devices each is for."""
         side = self._device
-        program = group_program(side.model, self._solver, side.batch_size)
         begins = side.samples.offsets[devices]
         samples = side.samples.offsets[devices + 1] - begins
         learning_rate = scalar(side.rate(round))
-        found = []
         for part in self._parts(rows_needed(samples, side.batch_size, steps)):
             orders = draw_group_orders(
                 samples[part],
@@ -135,8 +144,7 @@ class SmallDevices:
             if problem.linear is not None:
                 own = problem._replace(linear=pad_lines(take_lines(problem.linear, part), self.lines))
             data = (side.loaded.x, side.loaded.y, places, np.int32(count), orders.rows)
-            found.append(take_lines(to_numpy(program(own, learning_rate, *data)), slice(0, count)))
-        return found[0] if len(found) == 1 else jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
+            yield (own, learning_rate, *data), count
 
     def _parts(self, needed: NDArray[np.int64]) -> Iterator[slice]:
         """Divide devices that need given numbers of mini-batches into parts for one call each."""
@@ -182,7 +190,7 @@ class SmallDevices:
 def _most_lines(model: Model) -> int:
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-    return max(16, min(_MOST_LINES, _NUMBERS // max(size, 1)))
+    return max(16, min(_MOST_LINES, 1 << (_NUMBERS // max(size, 1)).bit_length() - 1))
 
 
 def _is_usable(device: DeviceSide) -> bool:
