@@ -20,6 +20,7 @@ LAYERS = [
     "participation",
     "solvers",
     "methods",
+    "attacks",
     "privacy",
     "measures",
     "engines",

@@ -15,6 +15,7 @@ that a run folder is enough to run it again.
 
 from __future__ import annotations
 
+from fedprox.config.attack import AttackConfig
 from fedprox.config.compat import CompatConfig
 from fedprox.config.config import Config
 from fedprox.config.overrides import with_overrides
@@ -36,6 +37,7 @@ from fedprox.config.sections import (
 from fedprox.config.toml import read_toml
 
 __all__ = [
+    "AttackConfig",
     "CheckpointConfig",
     "CompatConfig",
     "Config",

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from fedprox.config.attack import AttackConfig
 from fedprox.config.compat import CompatConfig
 from fedprox.config.fields import Count, Section, Seed, broken_rule
 from fedprox.config.meanings import SHORT_NAMES
@@ -55,6 +56,7 @@ class Config(Section):
     compat: CompatConfig = CompatConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     personal: PersonalConfig = PersonalConfig()
+    attack: AttackConfig = AttackConfig()
     deploy: DeployConfig = DeployConfig()
 
     @classmethod

@@ -71,6 +71,13 @@ def check_together(config: Config) -> None:
             f"`engine.address` must be left out with engine.name = {config.engine.name!r}, which needs none; "
             f"got {config.engine.address!r}"
         )
+    if config.attack.share and config.privacy.clip:
+        raise ConfigError(
+            "`attack.share` must be 0 with `privacy.clip`, since attacks replace replies one by one and privacy adds "
+            f"them up; got {config.attack.share:g}"
+        )
+    if config.attack.share == 0 and config.attack.strength:
+        raise ConfigError(f"`attack.strength` must be left out with attack.share = 0; got {config.attack.strength:g}")
     check_privacy(config)
 
 

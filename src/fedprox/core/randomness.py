@@ -48,6 +48,8 @@ class Purpose(IntEnum):
     CLOCK_CANDIDATES = 52  # who is looked at next where chosen devices are away
     SERVER_NOISE = 60  # the noise that the server adds to a round's sum
     DEVICE_NOISE = 61  # the share of it that a device adds to its own update
+    ATTACKERS = 70  # which devices attack
+    ATTACK_NOISE = 71  # the noise that an attacker sends
     PAPER_SUBSET = 80  # which devices and samples belong to a smaller copy of a population
 
 

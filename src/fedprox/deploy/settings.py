@@ -68,6 +68,8 @@ def check_deployable(config: Config) -> None:
             f"`deploy.min_replies` must be at most {config.devices.per_round}, `devices.per_round`; "
             f"got {config.deploy.min_replies}"
         )
+    if config.attack.share:
+        raise ConfigError(f"`attack.share` must be 0 on real devices; got {config.attack.share:g}")
     if config.measure.devices:
         raise ConfigError(
             f"`measure.devices` must be 0 on real devices, all of which measure; got {config.measure.devices}"

@@ -58,6 +58,7 @@ class DevicesRow(TypedDict):
     samples: NotRequired[list[int]]
     draws: NotRequired[list[int]]
     straggler: NotRequired[list[bool]]
+    attacker: NotRequired[list[bool]]
     epochs: NotRequired[list[float]]  # given
     budget: NotRequired[list[int]]  # in mini-batch steps
     steps: NotRequired[list[int]]  # done

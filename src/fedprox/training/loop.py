@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox import __version__
+from fedprox import __version__, attacks
 from fedprox.config import Config
 from fedprox.core.errors import RunError
 from fedprox.core.randomness import Purpose
@@ -90,6 +90,7 @@ class _Run:
         self.journal = journal
         self.mechanism = build_mechanism(parts.config)
         self.accountant = build_accountant(parts.config, parts.population.devices)
+        self.attackers = attacks.attackers_of(parts.config, parts.population.devices)
 
     def to_the_end(self, callbacks: Sequence[Callback], interrupted: Callable[[], bool]) -> Result:
         """Run all rounds that are left, or until a callback, `[stop]` or an interrupt ends the run."""
@@ -149,6 +150,8 @@ class _Run:
             record["gamma"] = outcome.gammas
         if self.config.solver.gamma > 0:
             record["stopped_by"] = stopped_by(plan, outcome, self.config.solver.gamma, self.parts.solver_for)
+        if self._is_attacked:
+            record["attacker"] = self.attackers[plan.cohort.devices].tolist()
         if self.mechanism is not None:
             record["clipped"] = clipped(outcome, self.mechanism.clip)
         record |= outcome.columns
@@ -156,6 +159,10 @@ class _Run:
             record["repeated"] = repeated
         models = (self.method.shared(before), self.method.shared(state.params))
         return record, _signals(plan, outcome, *models) if self._mu_learns else mu.Signals(None)
+
+    @property
+    def _is_attacked(self) -> bool:
+        return bool(self.attackers.any())
 
     @property
     def _mu_learns(self) -> bool:
@@ -194,7 +201,7 @@ class _Run:
             settled = settle(plan, self.config, method, replied, cut_off)
             return Shares(settled.work.straggler, settled.kept, settled.weights)
 
-        every_reply = self.parts.rule.needs_every_reply or method.needs_every_reply
+        every_reply = self.parts.rule.needs_every_reply or method.needs_every_reply or self._is_attacked
         return RoundRequest(
             tasks, broadcast, shares, gammas=self.config.measure.gamma, every_reply=every_reply, merge=self._merged
         )
@@ -210,6 +217,10 @@ class _Run:
         state, method = self.state, self.method
         averaged, summed = outcome.averaged, outcome.summed
         received = [reply for reply in outcome.replies or () if reply is not None]
+        if received and self._is_attacked:
+            unmoved = method.unmoved(method.shared(state.params))
+            seeds = {"seed": self.config.seed, "round": plan.round}
+            received = attacks.corrupt(self.config.attack, received, self.attackers, unmoved, **seeds)
         if received:  # privacy allows no rule or method that asks for them
             state.params, state.server = self._merged(received)
             return

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from fedprox import data, methods
+from fedprox import attacks, data, methods
 from fedprox.config import Config
 from fedprox.config.part_search import folders
 from fedprox.config.resolution import names_modules
@@ -125,7 +125,7 @@ def train(
         check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
     check_start(config, population, mu_controller)
     model = checked_model(model if model is not None else data.model_for(config, population))
-    population = data.match_model(population, model)
+    population = attacks.with_flipped_labels(config, data.match_model(population, model))
     method = method or methods.build(config.method, config.seed)
     controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
     check_private(config.privacy, method, controller, population.devices)
@@ -137,6 +137,7 @@ def train(
     own_metrics = Metrics(build_metrics(config.measure, metrics), model, population)
     state = State(params, method.start(params), controller)
     rule = merging.build(config.merge, method, config.privacy, config.devices.per_round, merge_rule)
+    attacks.warn_of_bounds(config, rule)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     clock = build_clock(config, population.devices, traffic) if systems is None else None
     check_plan(method, clock, config.devices.per_round, population.devices)

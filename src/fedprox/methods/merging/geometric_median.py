@@ -39,6 +39,9 @@ class _GeometricMedian(MergeRule):
     iterations: int = 32
     smoothing: float = 1e-6
 
+    def survives(self, replies: int) -> int:
+        return (replies - 1) // 2
+
     def merge(self, replies: Sequence[Tree], weights: NDArray[np.float64]) -> Tree:
         rows, share = finite_rows(as_rows(replies), weights)
         found = share @ rows

@@ -53,7 +53,7 @@ class _Krum(MergeRule):
         return self.byzantine + 3
 
     def survives(self, replies: int) -> int:
-        return max((replies - 3) // 2, 0)
+        return min(self.byzantine, max((replies - 3) // 2, 0))
 
     def merge(self, replies: Sequence[Tree], weights: NDArray[np.float64]) -> Tree:
         return replies[int(np.argmin(krum_scores(as_rows(replies), weights, self.byzantine)))]

@@ -34,6 +34,9 @@ def median() -> MergeRule:
 
 @dataclass(frozen=True)
 class _Median(MergeRule):
+    def survives(self, replies: int) -> int:
+        return (replies - 1) // 2
+
     def merge(self, replies: Sequence[Tree], weights: NDArray[np.float64]) -> Tree:
         return jax.tree.map(lambda *leaves: weighted_median(np.stack(leaves), weights), *replies)
 

@@ -40,6 +40,9 @@ def trimmed_mean(trim: Trim = 0.1) -> MergeRule:
 class _TrimmedMean(MergeRule):
     trim: float = 0.1
 
+    def survives(self, replies: int) -> int:
+        return int(self.trim * replies)
+
     def merge(self, replies: Sequence[Tree], weights: NDArray[np.float64]) -> Tree:
         if self.trim == 0:
             return super().merge(replies, weights)

@@ -1,0 +1,12 @@
+"""Attacks: devices of a simulation that send bad replies, so that the worth of a merge rule can be measured.
+
+Which devices attack is drawn once for a seed and the same for every method and merge rule.
+"""
+
+from __future__ import annotations
+
+from fedprox.attacks.attackers import attackers_of, warn_of_bounds
+from fedprox.attacks.bad_labels import flip_labels, with_flipped_labels
+from fedprox.attacks.bad_replies import corrupt
+
+__all__ = ["attackers_of", "corrupt", "flip_labels", "warn_of_bounds", "with_flipped_labels"]
