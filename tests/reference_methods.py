@@ -57,7 +57,8 @@ def final_models(
     zero = np.zeros_like(w)
     remembered = defaultdict(lambda: zero)  # control variates or duals
     server = {"c": zero, "h": zero, "v": zero, "m": zero, "second": np.full_like(w, settings.get("tau", 0.0) ** 2)}
-    models, reached_by = [], {}
+    models, reached_by, duals = [], {}, {}
+    server |= {"A": zero, "B": 0.0, "mass": 0.0}
     for record in records:
         kept = [
             (device, budget, draws)
@@ -96,15 +97,27 @@ def final_models(
                     steps = min(budget, steps_of_round(probability, seed, record["round"]))
                 order = list(batches(len(y), batch_size, steps, seed, record["round"], device))
 
-                def descend(local, pull, linear, x=x, y=y, order=order, w=w):
-                    velocity = zero
-                    for rows in order:
+                def descend(local, pull, linear, gamma=0.0, x=x, y=y, order=order, w=w):
+                    velocity, per_epoch = zero, -(-len(y) // batch_size)
+                    at_start = np.linalg.norm(softmax_gradient(local, x, y) + linear)
+                    for taken, rows in enumerate(order):
+                        if gamma and taken and taken % per_epoch == 0:  # the device's own stopping test
+                            gradient = softmax_gradient(local, x, y) + linear + pull * (local - w)
+                            if np.linalg.norm(gradient) <= gamma * at_start:
+                                break
                         step = softmax_gradient(local, x[rows], y[rows]) + linear + pull * (local - w)
                         velocity = settings.get("solver_momentum", 0.0) * velocity + step
                         local = local - rate * velocity
                     return local
 
-                solutions.append(descend(w, pull, linear))
+                gamma = 0.0
+                if method == "fedadmm":
+                    known = duals.get(device) or {"u": w, "dual": zero, "used": 0.0, "beta": mu}
+                    linear, pull = -known["dual"], known["beta"]
+                    gamma = 0.999 * 2**0.5 / (2**0.5 + (pull / settings["convexity"]) ** 0.5)
+                solutions.append(descend(w, pull, linear, gamma))
+                if method == "fedadmm":
+                    duals[device] = admm_device(known, solutions[-1], w, masses[device], server, settings)
                 reached_by[device] = record["round"], solutions[-1]
                 if method == "ditto":
                     personal[device] = descend(personal.get(device, w), settings["personal_mu"], linear)
@@ -114,6 +127,19 @@ def final_models(
             w = merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings, losses)
         models.append(w)
     return models
+
+
+def admm_device(known, u, w, mass, server, settings):
+    """What a device of FedADMM remembers; its new share of the server's sums takes the place of the old one."""
+    beta = known["beta"]
+    dual = known["dual"] - beta * (u - w)
+    server["A"] = server["A"] + mass * (beta * u - dual - (known["used"] * known["u"] - known["dual"]))
+    server["B"] += mass * (beta - known["used"])
+    server["mass"] += mass * (known["used"] == 0)
+    r, s = beta * np.linalg.norm(u - known["u"]), np.linalg.norm(u - w)
+    factor, balance = settings["penalty_factor"], settings["balance"]
+    new = beta * factor if balance * r < s else beta / factor if balance * s < r else beta
+    return {"u": u, "dual": dual, "used": beta, "beta": new}
 
 
 def gradient_of_round(w, population, record, kept, weights, settings):
@@ -165,6 +191,8 @@ def merge(method, w, kept, weights, masses, solutions, server, remembered, rate,
             remembered[device] = remembered[device] - alpha * (local - w)
             server["h"] = server["h"] - alpha * masses[device] * (local - w)
         return average - server["h"] / alpha
+    if method == "fedadmm":
+        return w + server["mass"] * (server["A"] / server["B"] - w)
     move = average - w
     if method in ("fedexp", "fedexprox"):
         spread = sum(p * np.sum((local - w) ** 2) for p, local in zip(weights, solutions, strict=True))

@@ -97,6 +97,17 @@ def test_a_method_that_needs_losses_has_them_of_real_devices(method, tmp_path, m
         np.testing.assert_allclose(result.params[name], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:the theory of scaffnew needs every device in every round")
+@pytest.mark.parametrize("method", [fedprox.methods.fedadmm(convexity=1.0), fedprox.methods.scaffnew(probability=0.2)])
+def test_methods_with_steps_of_their_own_take_the_path_of_the_simulation(method, tmp_path, monkeypatch):
+    config = build_config(devices={"stragglers": 0.5})
+    result = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch, method=method)
+    simulated = fedprox.train(config, population=POPULATION, method=method)
+    same_path(result, simulated)
+    assert result.devices.column("steps") == simulated.devices.column("steps")
+    assert any(row["steps"] != row["budget"] for row in simulated.devices)
+
+
 @pytest.mark.parametrize("method", [Half(), Last(), Ditto()])
 def test_a_method_of_ones_own_takes_the_same_path_as_the_simulation(method, tmp_path, monkeypatch):
     config = build_config(devices={"stragglers": 0.5})

@@ -56,6 +56,7 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
         "qffl": "fedprox.methods.qffl:QFedAvg",
         "agnostic": "fedprox.methods.agnostic:Agnostic",
         "scaffnew": "fedprox.methods.scaffnew:Scaffnew",
+        "fedadmm": "fedprox.methods.fedadmm:FedAdmm",
     },
     "mu": {
         "adaptive": "fedprox.methods.mu.adaptive:AdaptiveMu.start",

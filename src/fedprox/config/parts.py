@@ -16,8 +16,8 @@ are what they are called with, and the others are the keys.
 Traceback (most recent call last):
 ...
 fedprox.core.errors.ConfigError: `method.name` must be one of fedavg, fedprox, feddane, scaffold, fednova, feddyn, \
-fedavgm, fedadam, fedyogi, fedexp, fedexprox, ditto, pfedme, qffl, agnostic, scaffnew, module:object; got 'fedpox'; \
-did you mean `fedprox`?
+fedavgm, fedadam, fedyogi, fedexp, fedexprox, ditto, pfedme, qffl, agnostic, scaffnew, fedadmm, module:object; \
+got 'fedpox'; did you mean `fedprox`?
 """
 
 from __future__ import annotations

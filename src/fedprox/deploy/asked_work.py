@@ -18,5 +18,4 @@ class AskedWork(Method):
 
     def work(self, device: DeviceView) -> Reply:
         """Return the solution."""
-        posed = self.posed
-        return Reply(device.solve(anchor=posed.anchor, mu=posed.mu, linear=posed.linear, start=posed.start).params)
+        return Reply(device.solve(**self.posed._asdict()).params)

@@ -186,7 +186,7 @@ class Device:
         def tree(named: Named | None) -> Tree:
             return None if named is None else shared(overlay_names(self._like, named))
 
-        return Posed(tree(asked.anchor), asked.mu, tree(asked.linear), tree(asked.start))
+        return Posed(tree(asked.anchor), asked.mu, tree(asked.linear), tree(asked.start), asked.gamma)
 
     def _remembered(self, version: PersonalVersion | None) -> tuple[Tree, bool]:
         """Return what the device remembers, and whether it should remember more: its files may be lost."""

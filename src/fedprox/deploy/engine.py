@@ -238,16 +238,18 @@ class FlowerEngine(Engine):
                 None if posed.anchor is None else self._sent(posed.anchor),
                 None if posed.start is None else self._sent(posed.start),
                 self._version(device, broadcast.round, is_first=device not in collected.bytes),
+                posed.gamma,
             )
             for device, (posed, budget) in questions.items()
         }
         seconds = max(allowed.values(), default=0.0)
         answers = self._ask({device: one.to_records() for device, one in messages.items()}, MessageType.TRAIN, seconds)
+        may_stop = {device: bool(one.posed.gamma or self._config.solver.gamma) for device, one in questions.items()}
         expected = {
             device: Expected(
                 question.budget,
                 allowed[device],
-                spends_budget=self._solver_for(device).is_sgd and self._config.solver.gamma == 0,
+                spends_budget=self._solver_for(device).is_sgd and not may_stop[device],
                 moves_at_once=self._hides_drift or question.posed.start is not None,
                 max_norm=self._longest_update(anchor),
             )

@@ -102,10 +102,12 @@ class Instruction:
     anchor: Named | None = None  # a_k; None: w^t
     start: Named | None = None  # None: w^t
     personal: PersonalVersion | None = None
+    gamma: float | None = None  # at which the solver may stop; None: that of the config
 
     def to_records(self) -> RecordDict:
         """Return the message."""
         values = {name: getattr(self, name) for name in ("device", "round", "budget", "seconds")}
+        values |= {} if self.gamma is None else {"gamma": self.gamma}
         if isinstance(self.mu, Mapping):
             values |= {"mu-patterns": list(self.mu), "mu-values": [float(value) for value in self.mu.values()]}
         else:
@@ -137,6 +139,7 @@ class Instruction:
             given(_ANCHOR),
             given(_START),
             PersonalVersion.from_values(values),
+            _number(values, "gamma") if "gamma" in values else None,
         )
 
 

@@ -158,7 +158,7 @@ class DeviceSide:
             "budget": budget,
             "batch_size": self.batch_size,
             "learning_rate": self.rate(round),
-            "gamma": self.gamma,
+            "gamma": self.gamma if posed.gamma is None else posed.gamma,
             "ahead": self.ahead,
             "start_at": start,
         }

@@ -10,6 +10,7 @@ from fedprox.methods.device_view import DeviceView, Posed
 from fedprox.methods.ditto import Ditto
 from fedprox.methods.elementwise_hooks import elementwise
 from fedprox.methods.fedadam import FedAdam
+from fedprox.methods.fedadmm import FedAdmm
 from fedprox.methods.fedavg import FedAvg
 from fedprox.methods.fedavgm import FedAvgM
 from fedprox.methods.feddane import FedDane
@@ -37,6 +38,7 @@ __all__ = [
     "ditto",
     "elementwise",
     "fedadam",
+    "fedadmm",
     "fedavg",
     "fedavgm",
     "feddane",
@@ -54,7 +56,7 @@ __all__ = [
 
 # the names of configs are those of the constructors: `fedprox.methods.feddyn(alpha=0.5)`
 agnostic, ditto, pfedme, qffl = Agnostic, Ditto, PFedMe, QFedAvg
-fedadam, fedavg, fedavgm, feddane, feddyn = FedAdam, FedAvg, FedAvgM, FedDane, FedDyn
+fedadam, fedadmm, fedavg, fedavgm, feddane, feddyn = FedAdam, FedAdmm, FedAvg, FedAvgM, FedDane, FedDyn
 fedexp, fedexprox, fednova, fedprox = FedExP, FedExProx, FedNova, FedProx
 fedyogi, scaffnew, scaffold = FedYogi, Scaffnew, Scaffold
 

@@ -32,6 +32,7 @@ class Posed(NamedTuple):
     mu: Mu
     linear: Tree  # c_k; None: there is none
     start: Tree  # None: w^t
+    gamma: float | None = None  # at which the solver may stop; None: that of the config
 
 
 class Solution(NamedTuple):
@@ -80,12 +81,14 @@ class DeviceView:
         linear: Tree = None,
         start: Tree = None,
         budget: int | None = None,
+        gamma: float | None = None,
     ) -> Solution:
         """Have the device work on a subproblem; by default F_k(w) + (mu / 2) ||w - w^t||^2 from w^t on.
 
-        The mini-batches are those of the device's round, from the first on, in every solve.
+        The mini-batches are those of the device's round, from the first on, in every solve. With `gamma` the solver
+        stops when it is gamma-inexact, in place of `solver.gamma`.
         """
-        posed = Posed(anchor, self.mu if mu is None else mu, linear, start)
+        posed = Posed(anchor, self.mu if mu is None else mu, linear, start, gamma)
         params, steps = self.pose(posed, self.budget if budget is None else budget)
         return Solution(
             anchor=self.received if anchor is None else anchor,

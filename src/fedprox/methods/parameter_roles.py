@@ -198,6 +198,7 @@ class _Divided(Method):
                 mu=self._whole_mu(posed.mu, own),
                 linear=None if posed.linear is None else _join(jax.tree.map(np.zeros_like, own), posed.linear),
                 start=_join(own, posed.start) if posed.start is not None else (own if has_personal else None),
+                gamma=posed.gamma,
             )
             params, steps = device.pose(whole, budget)
             params = _join(params, _pick(own, self.roles.frozen))  # whatever the solver did
