@@ -92,7 +92,7 @@ def take_everywhere(records):
     )
     introduced, problem = attempt(lambda: Introduction.from_records(records))
     assert (introduced is None) == (problem is not None)
-    return [*collected.problems.values(), gradients.take(1, records), measurer._take(1, records, MODEL), problem]
+    return [*collected.problems.values(), gradients.take(1, records), measurer._checked(1, records, MODEL)[1], problem]
 
 
 def check(records):
