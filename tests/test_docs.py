@@ -1,6 +1,10 @@
 """The documentation is true: every block of Python and every command in it runs, and the site builds in strict mode."""
 
+import dataclasses
+import html
+import inspect
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -79,4 +83,25 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     notebook = (tmp_path / "site" / "notebooks" / "quickstart.html").read_text()
     assert "fedprox (mu=1) ends with the highest test accuracy" in notebook
     assert 'src="data:image/png' in notebook
-    assert "Run a federated optimisation" in (tmp_path / "site" / "reference.html").read_text()
+    reference = (tmp_path / "site" / "reference.html").read_text()
+    assert "Run a federated optimisation" in reference
+    assert {name: missing for name, missing in fields_not_shown(reference).items() if missing} == {}
+
+
+def fields_not_shown(page: str) -> dict[str, list[str]]:
+    """Return for each class of the reference which of its fields its part of the page does not name."""
+    names = re.findall(r"^::: (\S+)", (ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), re.MULTILINE)
+    begins = sorted(page.index(f'id="{name}"') for name in names)
+    found = {}
+    for name in names:
+        shown = pkgutil.resolve_name(name)
+        if not inspect.isclass(shown):
+            continue
+        fields = [each.name for each in dataclasses.fields(shown)] if dataclasses.is_dataclass(shown) else []
+        fields += getattr(shown, "model_fields", {})
+        begin = page.index(f'id="{name}"')
+        end = next((place for place in begins if place > begin), len(page))
+        text = html.unescape(re.sub(r"<[^>]+>", " ", page[begin:end]))
+        found[name] = [field for field in fields if not re.search(rf"\b{field}\b", text)]
+    assert len(found) > 20
+    return found
