@@ -58,7 +58,7 @@ def final_models(
     remembered = defaultdict(lambda: zero)  # control variates or duals
     server = {"c": zero, "h": zero, "v": zero, "m": zero, "second": np.full_like(w, settings.get("tau", 0.0) ** 2)}
     models, reached_by, duals = [], {}, {}
-    server |= {"A": zero, "B": 0.0, "mass": 0.0}
+    server |= {"centre": w, "A": zero, "B": 0.0, "mass": 0.0}
     for record in records:
         kept = [
             (device, budget, draws)
@@ -75,13 +75,14 @@ def final_models(
         if kept:
             shares = np.array([draws if proportional else sizes[device] for device, _, draws in kept], float)
             weights = shares / shares.sum()
-            g = gradient_of_round(w, population, record, kept, weights, settings)
+            base = server["centre"] if method == "sdane" else w  # the anchor, and where devices start
+            g = gradient_of_round(base, population, record, kept, weights, settings)
             solutions = []
             for device, budget, _ in kept:
                 x, y = population.train.of(device)
                 linear, pull, steps = zero, mu, budget
-                if method == "feddane":
-                    linear = g - softmax_gradient(w, x, y)
+                if method in ("feddane", "sdane"):
+                    linear = g - softmax_gradient(base, x, y)
                 if method == "scaffold":
                     linear = server["c"] - remembered[device]
                 if method == "feddyn":
@@ -97,7 +98,7 @@ def final_models(
                     steps = min(budget, steps_of_round(probability, seed, record["round"]))
                 order = list(batches(len(y), batch_size, steps, seed, record["round"], device))
 
-                def descend(local, pull, linear, gamma=0.0, x=x, y=y, order=order, w=w):
+                def descend(local, pull, linear, gamma=0.0, x=x, y=y, order=order, w=base):
                     velocity, per_epoch = zero, -(-len(y) // batch_size)
                     at_start = np.linalg.norm(softmax_gradient(local, x, y) + linear)
                     for taken, rows in enumerate(order):
@@ -115,7 +116,7 @@ def final_models(
                     known = duals.get(device) or {"u": w, "dual": zero, "used": 0.0, "beta": mu}
                     linear, pull = -known["dual"], known["beta"]
                     gamma = 0.999 * 2**0.5 / (2**0.5 + (pull / settings["convexity"]) ** 0.5)
-                solutions.append(descend(w, pull, linear, gamma))
+                solutions.append(descend(base, pull, linear, gamma))
                 if method == "fedadmm":
                     duals[device] = admm_device(known, solutions[-1], w, masses[device], server, settings)
                 reached_by[device] = record["round"], solutions[-1]
@@ -123,6 +124,10 @@ def final_models(
                     personal[device] = descend(personal.get(device, w), settings["personal_mu"], linear)
                 if method == "pfedme":
                     personal[device] = solutions[-1]
+            if method == "sdane":
+                for p, local, (device, _, _) in zip(weights, solutions, kept, strict=True):
+                    end = softmax_gradient(local, *population.train.of(device))
+                    server["centre"] = server["centre"] - p * end / mu
             losses = [softmax_loss(w, *population.train.of(device)) for device, _, _ in kept]
             w = merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings, losses)
         models.append(w)
@@ -152,7 +157,7 @@ def gradient_of_round(w, population, record, kept, weights, settings):
 
 def merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings, losses):
     average = sum(weight * local for weight, local in zip(weights, solutions, strict=True))
-    if method in ("fedavg", "fedprox", "feddane", "ditto", "scaffnew"):
+    if method in ("fedavg", "fedprox", "feddane", "ditto", "scaffnew", "sdane"):
         return average
     if method == "qffl":
         q, moves = settings["q"], [w - local for local in solutions]

@@ -10,6 +10,7 @@ from flwr.app import Error
 import fedprox
 from fake_federation import FakeGrid
 from fedprox.config import Config
+from fedprox.core.errors import ConfigError
 from fedprox.core.trees import difference, scale, total
 from fedprox.deploy.messages import Gradient, Instruction
 from fedprox.methods import Method, Reply
@@ -95,6 +96,12 @@ def test_a_method_that_needs_losses_has_them_of_real_devices(method, tmp_path, m
     simulated = fedprox.train(config, population=POPULATION, method=method)
     for name, expected in simulated.params.items():
         np.testing.assert_allclose(result.params[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_method_with_gradients_at_the_solutions_is_refused(tmp_path, monkeypatch):
+    config = build_config(method={"name": "sdane", "mu": 1.0})
+    with pytest.raises(ConfigError, match=r"`method.name` must be a method without gradients at .*; got 'sdane'"):
+        run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
 
 
 @pytest.mark.filterwarnings("ignore:the theory of scaffnew needs every device in every round")

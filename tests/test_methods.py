@@ -30,6 +30,7 @@ SETTINGS = {
     "fedexprox": {"mu": 0.5},
     "ditto": {"mu": 0.5, "personal_mu": 0.2},
     "qffl": {"q": 0.7},
+    "sdane": {"mu": 2.0},
     "fedadmm": {"mu": 0.5, "convexity": 0.2, "balance": 1.5, "penalty_factor": 2.0},
     "scaffnew": {"probability": 0.2},
     "agnostic": {"mu": 0.5, "mixture_step": 0.8},
@@ -249,6 +250,43 @@ def test_scaffold_with_one_full_step_is_gradient_descent():
         gradient = jax.grad(lambda params: MODEL.loss(params, x, y).mean())(params)
         params = jax.tree.map(lambda w, g: w - RATE * g, params, gradient)
     np.testing.assert_allclose(matrix(result.params), matrix(params), rtol=1e-5, atol=1e-6)
+
+
+def test_the_first_round_of_sdane_is_that_of_feddane_bit_for_bit():
+    first, second = (
+        [run(name, settings={"mu": 2.0}, rounds=rounds).params["weight"] for name in ("sdane", "feddane")]
+        for rounds in (1, 2)
+    )
+    assert np.array_equal(*first)
+    assert not np.array_equal(*second)  # from then on the centre is another one
+
+
+def test_sdane_with_exact_solutions_is_feddane(least_squares):
+    population, model, _ = least_squares
+    started = Model("least_squares", lambda key: jnp.zeros(3), model.loss, None)
+    solver, devices = {"batch_size": 0, "epochs": 400}, {"per_round": 4}
+    dane, stable = (
+        run(name, population, started, {"mu": 1.0}, rounds=3, solver=solver, devices=devices).params
+        for name in ("feddane", "sdane")
+    )
+    np.testing.assert_allclose(stable, dane, rtol=1e-4, atol=1e-5)
+
+
+def test_sdane_does_not_leave_the_optimum_and_gets_there_with_few_steps(least_squares):
+    assert at_the_optimum(least_squares, "sdane", {"mu": 1.0}) < 1e-5
+    population, model, optimum = least_squares
+    started = Model("least_squares", lambda key: jnp.zeros(3), model.loss, None)
+    solver, devices = {"batch_size": 0, "epochs": 3}, {"per_round": 4}
+    result = run("sdane", population, started, {"mu": 2.0}, rounds=80, solver=solver, devices=devices)
+    assert np.abs(result.params - optimum).max() < 1e-3
+
+
+def test_sdane_counts_its_gradients():
+    """Down go v and g, up go a gradient, w_k and the gradient there; all are of the size of the model."""
+    result = run("sdane", rounds=1, devices=EVERYBODY)
+    assert result.history[-1]["bytes"] == len(SIZES) * 5 * sum(leaf.nbytes for leaf in result.params.values())
+    with pytest.raises(ConfigError, match=r"`method.mu` must be a number > 0.*; got 0.0"):
+        run("sdane", settings={"mu": 0.0})
 
 
 def test_fedadmm_with_a_fixed_penalty_and_all_devices_is_feddyn():

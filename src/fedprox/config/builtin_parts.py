@@ -57,6 +57,7 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
         "agnostic": "fedprox.methods.agnostic:Agnostic",
         "scaffnew": "fedprox.methods.scaffnew:Scaffnew",
         "fedadmm": "fedprox.methods.fedadmm:FedAdmm",
+        "sdane": "fedprox.methods.sdane:SDane",
     },
     "mu": {
         "adaptive": "fedprox.methods.mu.adaptive:AdaptiveMu.start",

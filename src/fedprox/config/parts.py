@@ -16,7 +16,7 @@ are what they are called with, and the others are the keys.
 Traceback (most recent call last):
 ...
 fedprox.core.errors.ConfigError: `method.name` must be one of fedavg, fedprox, feddane, scaffold, fednova, feddyn, \
-fedavgm, fedadam, fedyogi, fedexp, fedexprox, ditto, pfedme, qffl, agnostic, scaffnew, fedadmm, module:object; \
+fedavgm, fedadam, fedyogi, fedexp, fedexprox, ditto, pfedme, qffl, agnostic, scaffnew, fedadmm, sdane, module:object; \
 got 'fedpox'; did you mean `fedprox`?
 """
 

@@ -115,7 +115,11 @@ class DeviceSide:
 
         solver = self.solver_for(task.device)
         view = view_device(broadcast, task.budget, state, own, solver, self.rate(broadcast.round), pose)
-        view = replace(view, loss=lambda: self.loss(task.device, self.method.device_model(broadcast.params, state)))
+        view = replace(
+            view,
+            gradient_at=lambda params: self.gradient(task.device, to_backend(params)),
+            loss=lambda: self.loss(task.device, self.method.device_model(broadcast.params, state)),
+        )
         reply = self.method.work(view)
         if not solved:
             raise RunError(f"method {self.method.name} must have every device solve a subproblem; work() solved none")
@@ -170,7 +174,7 @@ class DeviceSide:
         zeros = jax.tree.map(np.zeros_like, params)
         sent = self.method.send(self.method.start(params), zeros if self.method.needs_gradients else None)
         task = Task(device=0, budget=1, weight=1.0, mass=1.0)
-        broadcast = Broadcast(1, params, sent, 0.0)
+        broadcast = Broadcast(1, params, sent, self.method.subproblem_mu(0.0))
         answer = self.solve(task, broadcast, self.shared(broadcast))
         self.inexactness(*answer.solved)
 

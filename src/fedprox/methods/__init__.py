@@ -25,6 +25,7 @@ from fedprox.methods.pfedme import PFedMe
 from fedprox.methods.qffl import QFedAvg
 from fedprox.methods.scaffnew import Scaffnew
 from fedprox.methods.scaffold import Scaffold
+from fedprox.methods.sdane import SDane
 
 __all__ = [
     "DeviceView",
@@ -52,13 +53,14 @@ __all__ = [
     "qffl",
     "scaffnew",
     "scaffold",
+    "sdane",
 ]
 
 # the names of configs are those of the constructors: `fedprox.methods.feddyn(alpha=0.5)`
 agnostic, ditto, pfedme, qffl = Agnostic, Ditto, PFedMe, QFedAvg
 fedadam, fedadmm, fedavg, fedavgm, feddane, feddyn = FedAdam, FedAdmm, FedAvg, FedAvgM, FedDane, FedDyn
 fedexp, fedexprox, fednova, fedprox = FedExP, FedExProx, FedNova, FedProx
-fedyogi, scaffnew, scaffold = FedYogi, Scaffnew, Scaffold
+fedyogi, scaffnew, scaffold, sdane = FedYogi, Scaffnew, Scaffold, SDane
 
 
 def build(config: MethodConfig, seed: int = 0) -> Method:

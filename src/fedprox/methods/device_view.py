@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fedprox.core.errors import RunError
 from fedprox.core.trees import Tree
 from fedprox.solvers import Solver
 
@@ -57,6 +58,10 @@ class Reply(NamedTuple):
     state: Tree = None  # what the device remembers; None: nothing
 
 
+def _no_gradients(params: Tree) -> Tree:
+    raise RunError("a method that asks for gradients at a device's solution is for simulations; got real devices")
+
+
 @dataclass(frozen=True)
 class DeviceView:
     """A device at the start of its work; trees of NumPy arrays."""
@@ -71,6 +76,7 @@ class DeviceView:
     solver: Solver
     pose: Callable[[Posed, int], tuple[Tree, int]]  # has the solver work on a subproblem, with a budget
     round: int = 0
+    gradient_at: Callable[[Tree], Tree] = _no_gradients  # grad F_k at a model; not part of the budget
     loss: Callable[[], float] = lambda: math.nan  # F_k(w^t), known once a subproblem is solved; not part of the budget
 
     def solve(

@@ -33,18 +33,14 @@ import jax
 import numpy as np
 from pydantic import Field
 
-from fedprox.config.fields import LARGEST, SMALLEST, Positive
-from fedprox.core.errors import ConfigError
+from fedprox.config.fields import LARGEST, Positive
 from fedprox.core.trees import Tree, difference, scale, squared_distance, total
 from fedprox.methods.device_view import DeviceView
 from fedprox.methods.method import Method, Reply
+from fedprox.methods.positive_mu import PositiveMu, check_positive, positive_mu
 
 __all__ = ["FedAdmm"]
 
-FirstPenalty = Annotated[
-    Annotated[float, Field(ge=SMALLEST, le=LARGEST, allow_inf_nan=False)] | str,
-    Field(description="a number > 0, 'adaptive' or 'auto'"),
-]
 Factor = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False, description="a number >= 1")]
 
 
@@ -58,18 +54,17 @@ class FedAdmm(Method):
 
     name: str = field(default="fedadmm", init=False)
     proximal: bool = field(default=True, init=False)
-    mu: FirstPenalty = 1.0
+    mu: PositiveMu = 1.0
     convexity: Positive = 0.01
     balance: Factor = 5.0
     penalty_factor: Factor = 2.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mu, str) and not self.mu > 0:
-            raise ConfigError(f"`method.mu` must be a number > 0; got {self.mu!r}")
+        check_positive(self.mu)
 
     def subproblem_mu(self, mu: float) -> float:
         """Return the first penalty, which must be positive."""
-        return mu or (1.0 if isinstance(self.mu, str) else self.mu)
+        return positive_mu(mu, self.mu)
 
     def accuracy(self, penalty: float) -> float:
         """Return sigma_k."""

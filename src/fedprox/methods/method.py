@@ -51,6 +51,7 @@ class Method:
       proximal: whether `method.mu` acts in the subproblem.
       keeps_partial_work: whether stragglers' partial solutions are merged, or the stragglers dropped.
       needs_gradients: whether devices' gradients at w^t are averaged before the chosen ones start (FedDANE).
+      needs_final_gradients: whether devices give gradients at their solutions, as in simulations alone (S-DANE).
       sends_model_only: whether devices send their model and nothing else, which is what privacy covers.
       needs_every_reply: whether the server merges the replies one by one (`merge_replies`), not from their sums.
       own_models: whether devices are measured with models of their own (`device_model`) in place of w^t.
@@ -65,6 +66,7 @@ class Method:
     proximal: bool = False
     keeps_partial_work: bool = True
     needs_gradients: bool = False
+    needs_final_gradients: bool = False
     sends_model_only: bool = False
     needs_every_reply: bool = False
     own_models: bool = False
@@ -99,6 +101,10 @@ class Method:
     def start_device(self, params: Tree) -> Tree:
         """Return what a device remembers before it first takes part; None: nothing."""
         return None
+
+    def centre(self, server: Tree, params: Tree) -> Tree:
+        """Return the model that goes down, and where gradients are taken: what devices see as w^t."""
+        return params
 
     def send(self, server: Tree, mean_gradient: Tree) -> Tree:
         """Return what goes down beside the model; `mean_gradient` is None where there is none."""

@@ -171,6 +171,9 @@ class _Divided(Method):
             return remembered
         return {"method": remembered, "personal": _pick(params, self.roles.personal)}
 
+    def centre(self, server: Tree, params: Tree) -> Tree:
+        return _join(params, self.inner.centre(server, self.shared(params)))
+
     def send(self, server: Tree, mean_gradient: Tree) -> Tree:
         return self.inner.send(server, None if mean_gradient is None else self.shared(mean_gradient))
 
@@ -211,6 +214,7 @@ class _Divided(Method):
             state=remembered,
             gradient=None if device.gradient is None else self.shared(device.gradient),
             pose=pose,
+            gradient_at=lambda params: self.shared(device.gradient_at(_join(own, params))),
         )
         reply = self.inner.work(view)
         averaged, state = reply.averaged, reply.state

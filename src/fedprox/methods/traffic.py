@@ -32,23 +32,30 @@ def measure_traffic(method: Method, params: Tree, solver: Solver, *, learning_ra
     """Return the traffic of a method, found by letting it send and reply once.
 
     FedDANE gathers gradients first: another message each way, and two passes over the samples, one for the mean
-    gradient and one for the device's own correction.
+    gradient and one for the device's own correction. S-DANE takes a third, at the device's solution.
     """
     zeros = jax.tree.map(np.zeros_like, params)
     sent = method.send(method.start(params), zeros if method.needs_gradients else None)
+    further: list[Tree] = []  # models at which the device gives gradients beside w^t
+
+    def gradient_at(at: Tree) -> Tree:
+        further.append(at)
+        return zeros
+
     device = DeviceView(
         received=params,
         sent=sent,
         state=method.start_device(params),
         gradient=zeros if method.needs_gradients else None,
-        mu=0.0,
+        mu=method.subproblem_mu(0.0),
         budget=1,
         learning_rate=learning_rate,
         solver=solver,
         pose=lambda posed, budget: (params, budget),
+        gradient_at=gradient_at,
     )
     reply = method.work(device)
     down, up = count_bytes(method.downloaded(params, sent)), count_bytes(method.uploaded(reply))
     if method.needs_gradients:
-        return Traffic(down, up + count_bytes(method.shared(params)), messages=4, passes=2)
+        return Traffic(down, up + count_bytes(method.shared(params)), messages=4, passes=2 + len(further))
     return Traffic(down, up)

@@ -190,12 +190,12 @@ class _Run:
         """Return what the devices of a round are to do; methods that need gradients at w^t gather them here."""
         state, method = self.state, self.method
         tasks = build_tasks(plan, len(self.population.train), state.devices)
-        mean_gradient = None
+        mean_gradient, centre = None, method.centre(state.server, state.params)
         if method.needs_gradients:
             asked = gradient_tasks(plan, tasks, len(self.population.train))
-            mean_gradient = self.engine.mean_gradient(asked, state.params)
+            mean_gradient = self.engine.mean_gradient(asked, centre)
         sent = method.send(state.server, mean_gradient)
-        broadcast = Broadcast(plan.round, state.params, sent, used_mu, self._mu_learns or self.mechanism is not None)
+        broadcast = Broadcast(plan.round, centre, sent, used_mu, self._mu_learns or self.mechanism is not None)
 
         def shares(replied: NDArray[np.bool_], cut_off: NDArray[np.bool_]) -> Shares:
             settled = settle(plan, self.config, method, replied, cut_off)
