@@ -69,6 +69,9 @@ SLOW_TESTS = {
 }
 
 
+collect_ignore = ["attack/federation_app"]  # part of an app, which imports the rest of it
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave slow files unread where no test of them is wanted: what they import takes seconds."""
     return True if config.option.markexpr == "not slow" and collection_path.name in SLOW_FILES else None
