@@ -22,7 +22,7 @@ __all__ = ["paper"]
 @answers_errors
 def paper(
     name: Annotated[str, typer.Argument(metavar="NAME", help="list, all, table1, or figure1 to figure12.")],
-    scale: Annotated[str, typer.Option(help="smoke (seconds), desk (an hour), night (many hours) or full.")] = "desk",
+    scale: Annotated[str, typer.Option(help="smoke (seconds), desk (two hours), night (many hours) or full.")] = "desk",
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds per curve; by default those of the scale.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder for runs and figures; by default runs/paper-SCALE.")

@@ -1,4 +1,4 @@
-"""How large the experiments are: smoke (seconds), desk (an hour on two cores), night (many hours), full (the paper's).
+"""How large the experiments are: smoke (seconds), desk (two hours, two cores), night (many hours), full (the paper's).
 
 A scale changes only what is listed here, and every change is a sentence that stands on the figures it concerns.
 """
