@@ -7,7 +7,7 @@ import pytest
 
 import fedprox
 from conftest import population_of
-from fedprox.attacks import attackers_of, corrupt, flip_labels
+from fedprox.attacks import choose_attackers, corrupt, flip_labels
 from fedprox.config import AttackConfig, Config
 from fedprox.core.errors import ConfigError
 from fedprox.methods import Received, Reply
@@ -67,11 +67,11 @@ def test_without_honest_replies_attackers_that_need_them_send_the_model(kind):
 
 
 def test_attackers_are_a_fixed_share_of_all_devices():
-    chosen = attackers_of(Config.of({"attack": {"share": 0.3}}), 25)
+    chosen = choose_attackers(Config.of({"attack": {"share": 0.3}}), 25)
     assert chosen.sum() == 8  # floor(7.5 + 1/2)
-    assert np.array_equal(chosen, attackers_of(Config.of({"attack": {"share": 0.3, "kind": "ipm"}}), 25))
-    assert not np.array_equal(chosen, attackers_of(Config.of({"seed": 1, "attack": {"share": 0.3}}), 25))
-    assert not attackers_of(Config.of({}), 25).any()
+    assert np.array_equal(chosen, choose_attackers(Config.of({"attack": {"share": 0.3, "kind": "ipm"}}), 25))
+    assert not np.array_equal(chosen, choose_attackers(Config.of({"seed": 1, "attack": {"share": 0.3}}), 25))
+    assert not choose_attackers(Config.of({}), 25).any()
 
 
 def test_flipped_labels_are_those_of_attackers_alone():

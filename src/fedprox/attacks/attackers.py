@@ -12,13 +12,13 @@ from fedprox.config import Config
 from fedprox.core.randomness import Purpose, generator
 from fedprox.methods.merging import MergeRule
 
-__all__ = ["attackers_of", "warn_of_bounds"]
+__all__ = ["choose_attackers", "warn_of_bounds"]
 
 
-def attackers_of(config: Config, devices: int) -> NDArray[np.bool_]:
+def choose_attackers(config: Config, devices: int) -> NDArray[np.bool_]:
     """Return which of the devices attack.
 
-    >>> attackers_of(Config.of({"attack": {"share": 0.25}}), devices=10).sum()
+    >>> choose_attackers(Config.of({"attack": {"share": 0.25}}), devices=10).sum()
     np.int64(3)
     """
     chosen = np.zeros(devices, bool)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.attacks.attackers import attackers_of
+from fedprox.attacks.attackers import choose_attackers
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError
 from fedprox.population import Population
@@ -19,7 +19,7 @@ def with_flipped_labels(config: Config, population: Population) -> Population:
     """Return the population as the devices of a run have it."""
     if not config.attack.share or config.attack.kind != "label_flip":
         return population
-    return flip_labels(population, attackers_of(config, population.devices))
+    return flip_labels(population, choose_attackers(config, population.devices))
 
 
 def flip_labels(population: Population, attackers: NDArray[np.bool_]) -> Population:

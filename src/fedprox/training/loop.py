@@ -90,7 +90,7 @@ class _Run:
         self.journal = journal
         self.mechanism = build_mechanism(parts.config)
         self.accountant = build_accountant(parts.config, parts.population.devices)
-        self.attackers = attacks.attackers_of(parts.config, parts.population.devices)
+        self.attackers = attacks.choose_attackers(parts.config, parts.population.devices)
 
     def to_the_end(self, callbacks: Sequence[Callback], interrupted: Callable[[], bool]) -> Result:
         """Run all rounds that are left, or until a callback, `[stop]` or an interrupt ends the run."""

@@ -208,8 +208,7 @@ class Pool:
                 raise cause from None
             if isinstance(cause, errors.ObjectLostError):
                 return None, reason(cause)
-            what = f"{type(cause).__name__}: {reason(cause)}"
-            raise RunError(f"a device's work failed on the Ray cluster: {what}") from error
+            raise cause from error  # whose text is the traceback on the node, for the author of the part that failed
         except errors.RayError as error:
             if self._ready.pop(actor.number, None) is not None:  # else it is replaced already
                 self._replace(actor)
