@@ -29,7 +29,7 @@ def wrong_metrics(reported: Mapping[str, float], metrics: Iterable[str]) -> str 
     if len(reported) > _MOST:
         return f"it reports {len(reported)} metrics; at most {_MOST} are read"
     for name, value in reported.items():
-        if _metric_of(name, names) is None:
+        if _matching_metric(name, names) is None:
             return f"it reports the metric {bounded(name)!r}, which is not in `measure.metrics`"
         if math.isinf(value):
             return f"its metric {bounded(name)!r} is infinite"
@@ -44,13 +44,13 @@ def pool_metrics(reports: Sequence[Evaluation], metrics: Mapping[str, Metric]) -
         known = [one for one in tested if not math.isnan(one.metrics.get(name, math.nan))]
         values = np.array([one.metrics[name] for one in known])
         sizes = np.array([one.test_samples or one.train_samples for one in known], np.float64)
-        adds_up = getattr(metrics[str(_metric_of(name, metrics))], "adds_up", False)
+        adds_up = getattr(metrics[str(_matching_metric(name, metrics))], "adds_up", False)
         value = float(values.sum() if adds_up else sizes @ values / sizes.sum()) if known else math.nan
         found[name] = value if math.isfinite(value) else None
     return found
 
 
-def _metric_of(name: str, metrics: Iterable[str]) -> str | None:
+def _matching_metric(name: str, metrics: Iterable[str]) -> str | None:
     """Return the metric that a reported number belongs to: the one of its name, or the one whose dict it is from."""
     names = list(metrics)
     return name if name in names else next((each for each in names if name.startswith(f"{each}_")), None)
