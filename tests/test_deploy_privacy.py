@@ -110,7 +110,7 @@ def test_a_limit_that_the_noise_alone_goes_beyond_is_refused(tmp_path, monkeypat
     config = build_config(
         privacy={"clip": 0.05, "noise_multiplier": 100.0, "where": "client"}, measure=PLAIN, deploy={"max_norm": 1.0}
     )
-    with pytest.raises(ConfigError, match=r"`deploy.max_norm` must be 'auto', 0 or at least \d+ .*; got 1"):
+    with pytest.raises(ConfigError, match=r"`deploy.max_norm` must be 'auto', 0 or at least \d+, .*; got 1"):
         run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
 
 
