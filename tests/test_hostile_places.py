@@ -172,9 +172,12 @@ def test_a_full_standard_output_is_a_sentence(arguments):
 
 
 PARENT = """
-import subprocess, time
-from fedprox.core.child_processes import end_with_parent
-child = subprocess.Popen(["sleep", "60"], start_new_session=True, preexec_fn=end_with_parent)
+import os, subprocess, sys, time
+from fedprox.core.child_processes import ending_with_parent
+become = "import time; print(flush=True); time.sleep(60)"
+command = ending_with_parent([sys.executable, "-c", become], os.getpid())
+child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)
+child.stdout.readline()
 print(child.pid, flush=True)
 time.sleep(60)
 """

@@ -398,7 +398,7 @@ def test_ray_is_not_started_in_the_current_folder(tmp_path, monkeypatch, address
 def test_an_actor_searches_last_where_the_run_does(monkeypatch, tmp_path):
     from fedprox.engines.ray.actor import DeviceActor
 
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "path", list(dict.fromkeys(sys.path)))
     DeviceActor([*sys.path, str(tmp_path)])
     assert sys.path[-1] == str(tmp_path)
     assert len(sys.path) == len(set(sys.path))

@@ -1,27 +1,31 @@
 """Child processes that end with the process that started them, however that one ends.
 
 Linux sends a signal to a child whose parent dies (`prctl`, PR_SET_PDEATHSIG); other systems have nothing like it, and
-there a child of a killed process stays.
+there a child of a killed process stays. The child asks for it itself, before it becomes the command: a function
+between fork and exec (`preexec_fn`) is not safe in a process with threads, such as those of JAX.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import signal
 import sys
-from typing import Any
+from collections.abc import Sequence
 
-__all__ = ["end_with_parent"]
+__all__ = ["ending_with_parent"]
 
-_library: Any = None
-if sys.platform == "linux":
-    with contextlib.suppress(OSError):
-        _library = ctypes.CDLL(None)
-_PARENT_DEATH_SIGNAL = 1
+_ASK_AND_BECOME = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
-def end_with_parent() -> None:
-    """Have the system terminate this process when its parent dies; for `preexec_fn` of `subprocess.Popen`."""
-    if _library is not None:
-        _library.prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGTERM))
+def ending_with_parent(command: Sequence[str], parent: int) -> list[str]:
+    """Return a command that is terminated when the process `parent`, which starts it, dies.
+
+    >>> ending_with_parent(["/bin/true"], 1)[-1]
+    '/bin/true'
+    """
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-c", _ASK_AND_BECOME, str(parent), *command]

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedprox.core.child_processes import end_with_parent
+from fedprox.core.child_processes import ending_with_parent
 from fedprox.core.errors import RunError
 from fedprox.core.extras import MissingExtraError
 from fedprox.deploy.keys import write_keys
@@ -219,13 +219,12 @@ class Trial:
         command = [str(shutil.which(program, path=_path())), *arguments]
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                command,
+                ending_with_parent(command, os.getpid()),
                 env=self.environment,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - it calls the system alone
             )
         self._processes[name] = process
         return process
