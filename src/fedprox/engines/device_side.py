@@ -9,7 +9,7 @@ remembers for the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -114,9 +114,8 @@ class DeviceSide:
             return to_numpy(done.found), done.steps
 
         solver = self.solver_for(task.device)
-        view = view_device(broadcast, task.budget, state, own, solver, self.rate(broadcast.round), pose)
-        view = replace(
-            view,
+        view = view_device(
+            *(broadcast, task.budget, state, own, solver, self.rate(broadcast.round), pose),
             gradient_at=lambda params: self.gradient(task.device, to_backend(params)),
             loss=lambda: self.loss(task.device, self.method.device_model(broadcast.params, state)),
         )
@@ -218,8 +217,12 @@ def view_device(
     solver: Solver,
     learning_rate: float,
     pose: Callable[[Posed, int], tuple[Tree, int]],
+    **asked: Any,
 ) -> DeviceView:
-    """Return a device as its method sees it in a round; `pose` has it work on a subproblem, wherever it is."""
+    """Return a device as its method sees it in a round; `pose` has it work on a subproblem, wherever it is.
+
+    `asked` are further things that it can be asked for.
+    """
     return DeviceView(
         received=broadcast.params,
         sent=broadcast.sent,
@@ -231,6 +234,7 @@ def view_device(
         solver=solver,
         pose=pose,
         round=broadcast.round,
+        **asked,
     )
 
 

@@ -22,7 +22,7 @@ from fedprox.engines.task_list import TaskList
 
 __all__ = ["Group", "find_groups", "group_level"]
 
-_FEWEST = 4  # devices that are worth a group
+_FEWEST = 16  # devices that are worth a group: below it each is solved faster alone
 
 
 @dataclass(frozen=True)
