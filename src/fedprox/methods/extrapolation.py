@@ -11,15 +11,16 @@ they become orthogonal.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedprox.core.trees import Tree, difference, scale, squared_distance, total
-from fedprox.methods.method import Reply, Solution
+from fedprox.methods.method import Method, Reply, Solution
 
-__all__ = ["Extrapolation", "extrapolate", "reply_with_norm"]
+__all__ = ["Extrapolated", "Extrapolation", "extrapolate"]
 
 Extrapolation = Annotated[
     Annotated[float, Field(ge=1, le=1e30, allow_inf_nan=False)] | Literal["auto"],
@@ -27,9 +28,35 @@ Extrapolation = Annotated[
 ]
 
 
-def reply_with_norm(solution: Solution) -> Reply:
-    """Send w_k and ||w_k - w^t||^2."""
-    return Reply({"model": solution.params, "norm2": np.float64(squared_distance(solution.params, solution.anchor))})
+@dataclass(frozen=True)
+class Extrapolated(Method):
+    """A method with an extrapolated server step; what differs between such methods is `step`."""
+
+    extrapolation: Extrapolation = "auto"
+
+    def step(self, moved2: float, norm2: float) -> float:
+        """Return the step by ||m - w^t||^2, which is > 0, and the mean of ||D_k||^2."""
+        raise NotImplementedError
+
+    def reply(self, solution: Solution) -> Reply:
+        """Send w_k and ||w_k - w^t||^2."""
+        norm2 = squared_distance(solution.params, solution.anchor)
+        return Reply({"model": solution.params, "norm2": np.float64(norm2)})
+
+    def unmoved(self, params: Tree) -> Tree:
+        """Return w^t and 0."""
+        return {"model": params, "norm2": np.float64(0)}
+
+    def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
+        """Take the extrapolated step."""
+        mean = averaged["model"]
+        moved2 = squared_distance(mean, params)
+        return extrapolate(params, mean, self._chosen_step(moved2, float(averaged["norm2"]))), server
+
+    def _chosen_step(self, moved2: float, norm2: float) -> float:
+        if self.extrapolation != "auto":
+            return self.extrapolation
+        return max(1.0, self.step(moved2, norm2)) if moved2 > 0 else 1.0
 
 
 def extrapolate(params: Tree, mean: Tree, step: float) -> Tree:
