@@ -17,10 +17,11 @@ import selectors
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from pathlib import Path
+
+from attack.awake import Stopwatch, wait_until
 
 COLUMNS = ("cases", "read", "refused", "traceback", "crash", "hang", "silent change")
 
@@ -94,14 +95,14 @@ def _until_it_dies(
     waiting.register(process.stdout, selectors.EVENT_READ)
     patience = options.patience + 60  # the first case comes after the imports
     try:
-        begun: float | None = None
-        while number < options.cases and (begun is None or time.monotonic() - begun < left):
+        begun: Stopwatch | None = None
+        while number < options.cases and (begun is None or begun.seconds() < left):
             ended = "hang"
-            if waiting.select(patience):
+            if wait_until(lambda tick: bool(waiting.select(tick)), patience):
                 text = process.stdout.readline()
                 answer = json.loads(text) if text else {"ended": "crash", "said": f"exit code {process.wait()}"}
                 ended = answer["ended"]
-            begun, patience = begun or time.monotonic(), options.patience
+            begun, patience = begun or Stopwatch(), options.patience
             counts.update(["cases", ended])
             if ended in COLUMNS[3:]:
                 said = answer["said"] if ended != "hang" else f"more than {options.patience:g} s"
@@ -114,7 +115,7 @@ def _until_it_dies(
         process.kill()
         process.wait()
         process.stdout.close()
-    return number, left - (time.monotonic() - (begun or time.monotonic()))
+    return number, left - (begun.seconds() if begun else 0.0)
 
 
 def _table(found: dict[str, Counter[str]]) -> list[str]:

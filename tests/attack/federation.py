@@ -30,10 +30,10 @@ from fedprox.core.trees import flatten_names
 from fedprox.deploy.new_project import write_project
 from fedprox.deploy.trial import Trial
 
-__all__ = ["FederationAttack", "attack_federation", "main"]
+__all__ = ["FederationAttack", "WarmTrial", "attack_federation", "main"]
 
 
-class _WarmTrial(Trial):
+class WarmTrial(Trial):
     """A federation whose nodes keep their app."""
 
     app: Path
@@ -99,7 +99,7 @@ def attack_federation(
     write_project(app, devices=nodes)
     for file in (*(Path(__file__).parent / "federation_app").glob("*.py"), mutations.__file__):
         shutil.copy(file, app / "federation")
-    trial = (_WarmTrial if warm else Trial)(folder / "trial", nodes)
+    trial = (WarmTrial if warm else Trial)(folder / "trial", nodes)
     trial.app = app
     trial.environment["FEDPROX_ATTACK_SEED"] = str(seed)
     settings = {

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 import fedprox
 from attack.mutations import NASTY, damaged, nasty_settings
+from attack.settings import SMALL, drawn_settings
 from fedprox.cli import app
 from fedprox.config import Config
 from fedprox.config.toml import read_toml
@@ -44,8 +45,6 @@ from fedprox.runs.checkpoint import Checkpoint
 from fedprox.runs.folder import RunFolder
 
 __all__ = ["KINDS", "Kind"]
-
-SMALL = {"rounds": 2, "solver": {"epochs": 1}, "data": {"devices": 4}, "devices": {"per_round": 2}, "seed": 1}
 
 
 class SilentChangeError(Exception):
@@ -129,14 +128,14 @@ def _leaf_attack(folder: Path, dice: random.Random) -> None:
 
 
 def _config_attack(folder: Path, dice: random.Random) -> None:
+    settings = drawn_settings(dice)
     if dice.random() < 0.3:
         file = folder / "case.toml"
-        file.write_bytes(damaged(Config.from_dict(SMALL).to_toml().encode(), dice))
+        file.write_bytes(damaged(Config.from_dict(settings).to_toml().encode(), dice))
         Config.from_dict(read_toml(file))
         return
-    settings = {**Config.from_dict(SMALL).to_dict()}
     settings.pop("deploy", None)
-    chosen = Config.from_dict(nasty_settings(settings, dice))
+    chosen = Config.from_dict(settings if dice.random() < 0.3 else nasty_settings(settings, dice))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fedprox.train(chosen, callbacks=[lambda progress: True])  # everything that comes before the first round

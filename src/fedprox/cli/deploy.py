@@ -81,13 +81,12 @@ def trial(
     Example: fedprox deploy trial hospital --out runs/trial -s rounds=3
     """
     import shlex
-    import shutil
-    import tempfile
 
     from fedprox.config.part_search import add_folders
     from fedprox.core.signals import exits_on_termination
     from fedprox.deploy.settings import check_deployable, project_settings, run_settings
     from fedprox.deploy.trial import Trial
+    from fedprox.deploy.trial_folder import trial_folder
     from fedprox.runs.folder import check_usable, read_summary
     from fedprox.runs.identity import read_config
     from fedprox.runs.reader import load_run
@@ -99,8 +98,11 @@ def trial(
     check_deployable(config)
     recorded = read_config(out)[1] if resume and (out / "config.toml").exists() else {}
     check_usable(out, config, resume=resume, replaced=recorded)  # the app gives its objects again
-    place = Path(tempfile.mkdtemp(prefix="fedprox-trial-"))
-    with exits_on_termination(), Trial(place, config.deploy.devices, secure=not insecure) as federation:
+    with (
+        exits_on_termination(),
+        trial_folder() as place,
+        Trial(place, config.deploy.devices, secure=not insecure) as federation,
+    ):
         if not as_json:
             typer.echo(
                 f"{config.deploy.devices} nodes are connected to {federation.address}; logs in {place}", err=True
@@ -110,7 +112,6 @@ def trial(
         finally:  # the errors of nodes, also of those whose work could be left out
             for name, error in federation.python_errors().items():
                 typer.echo(f"{name}: {error}", err=True)
-    shutil.rmtree(place)
     summary = read_summary(out) or {}
     if as_json:
         say_json({"out": str(out), "summary": summary})

@@ -25,6 +25,7 @@ from fedprox.core.errors import RunError
 from fedprox.core.extras import MissingExtraError
 from fedprox.deploy.keys import write_keys
 from fedprox.deploy.log_errors import last_error
+from fedprox.deploy.trial_folder import KEYS
 from fedprox.runs.folder import is_running
 
 __all__ = ["Trial"]
@@ -46,7 +47,7 @@ class Trial:
         if shutil.which("flower-superlink", path=_path()) is None:
             raise MissingExtraError("`fedprox deploy trial`", "flower")
         self.folder, self.nodes, self.secure = folder.absolute(), nodes, secure
-        self.keys = self.folder / "keys"
+        self.keys = self.folder / KEYS
         self.node_ids: list[int] = []  # of the registered keys, by device
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {
