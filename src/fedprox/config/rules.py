@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedprox.config.part_keys import REQUIRED, Key, part_keys
 from fedprox.config.parts import capability, find_part
 from fedprox.config.privacy import check_privacy
+from fedprox.config.sections import SystemsConfig
 from fedprox.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -136,8 +137,38 @@ def _check_systems(config: Config) -> None:
                 f"`systems.profile` must be left out with `systems.trace`, which describes every device; "
                 f"got {systems.profile!r}"
             )
+        _check_server(systems)
         return
     for key in ("profile", "trace", "deadline"):
         value = getattr(systems, key)
         if value != type(systems).model_fields[key].default:
             raise ConfigError(f"`systems.{key}` must be left out unless systems.model = 'clock'; got {value!r}")
+    if systems.server != "synchronous":
+        raise ConfigError(
+            f"`systems.server` must be 'synchronous' unless systems.model = 'clock', which says when a reply arrives; "
+            f"got {systems.server!r}"
+        )
+    _check_server(systems)
+
+
+_SERVER_KEYS = {
+    "over_selection": ("over_selection",),
+    "concurrency": ("buffered", "asynchronous"),
+    "buffer": ("buffered",),
+    "staleness": ("buffered", "asynchronous"),
+    "mixing": ("asynchronous",),
+}
+"""The servers that a key belongs to."""
+
+
+def _check_server(systems: SystemsConfig) -> None:
+    for key, servers in _SERVER_KEYS.items():
+        value = getattr(systems, key)
+        if value != type(systems).model_fields[key].default and systems.server not in servers:
+            named = " or ".join(repr(server) for server in servers)
+            raise ConfigError(f"`systems.{key}` must be left out unless systems.server = {named}; got {value!r}")
+    if systems.server == "buffered" and systems.buffer > systems.concurrency:
+        raise ConfigError(
+            f"`systems.buffer` must be at most `systems.concurrency`, {systems.concurrency}, the devices at work; "
+            f"got {systems.buffer}"
+        )

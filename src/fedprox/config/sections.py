@@ -104,7 +104,11 @@ class DevicesConfig(PartSection):
 
 
 class SystemsConfig(PartSection):
-    """`[systems]`: what decides how much work a device does; all but `model` belongs to the clock."""
+    """`[systems]`: what decides how much work a device does; all but `model` belongs to the clock.
+
+    `server` says when the model moves: after a round, after the first K replies of a round that asked more, or
+    whenever replies arrive.
+    """
 
     model: Text = "stragglers"
     profile: Text = ""  # "phones" where there is no trace either
@@ -114,6 +118,20 @@ class SystemsConfig(PartSection):
         | Annotated[str, Field(pattern=r"^q(0?\.\d*[1-9]\d*|1(\.0*)?)$")],
         Field(description="a number of seconds > 0 or a quantile of what the chosen devices need, such as 'q0.8'"),
     ] = "q0.8"
+    server: Annotated[
+        Literal["synchronous", "over_selection", "buffered", "asynchronous"],
+        Field(description="one of synchronous, over_selection, buffered, asynchronous"),
+    ] = "synchronous"
+    over_selection: Annotated[float, Field(ge=1, le=1e6, allow_inf_nan=False, description="a number >= 1")] = 1.3
+    concurrency: Count = 100
+    buffer: Count = 10
+    staleness: NotNegative = 0.5
+    mixing: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, description="a number in (0, 1]")] = 0.6
+
+    @property
+    def runs_on_events(self) -> bool:
+        """Whether the model moves with replies as they arrive, not in rounds."""
+        return self.server in ("buffered", "asynchronous")
 
 
 class MergeConfig(PartSection):

@@ -12,6 +12,7 @@ KNOWN_COLUMNS = frozenset(
         *("round", "train_loss", "train_accuracy", "test_accuracy", "gradient_variance", "dissimilarity"),
         *("gradient_variance_low", "gradient_variance_high", "dissimilarity_low", "dissimilarity_high"),
         *("gamma_mean", "gamma_max", "epsilon", "mu", "learning_rate", "bytes", "simulated_seconds"),
+        *("wasted_seconds", "staleness_mean", "staleness_max"),
         *("seconds", "solve_seconds", "measure_seconds", "measured_devices", "trimmed_loss"),
     }
 )

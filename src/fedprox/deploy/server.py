@@ -40,9 +40,10 @@ from fedprox.runs.folder import RunFolder
 from fedprox.runs.replaced import Replaced, describe_part, describe_parts
 from fedprox.solvers import Solver
 from fedprox.training.journal import Journal
-from fedprox.training.loop import RunParts, run_training
+from fedprox.training.loop import run_training
 from fedprox.training.plan import check_plan
 from fedprox.training.result import Callback, Result
+from fedprox.training.run_parts import RunParts
 from fedprox.training.state import State
 
 __all__ = ["run_federation", "server_app"]

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.trees import Tree
+from fedprox.core.trees import Tree, difference
 from fedprox.methods.device_view import DeviceView, Mu, Reply, Solution
 from fedprox.methods.elementwise_hooks import elementwise
 from fedprox.participation.stragglers import Workload
@@ -77,6 +77,11 @@ class Method:
     def second_draw(self) -> bool:
         """Whether gradients come from a second draw of devices, not from the chosen ones."""
         return False
+
+    @property
+    def spends_budget(self) -> bool:
+        """Whether a device solves one subproblem with all of its budget, as `work` does by default."""
+        return type(self).work is Method.work
 
     @property
     def mu_key(self) -> str:
@@ -154,6 +159,13 @@ class Method:
     def unmoved(self, params: Tree) -> Tree:
         """Return what a device that did no work would send to be averaged; merge rules may start from it."""
         return params
+
+    def shift(self, given: Tree, params: Tree) -> Tree:
+        """Return what makes a reply to the model `given` one to the model `params`, when added to what is averaged.
+
+        A server that does not wait for every reply merges late ones as the move that they are: w_k + (w^t - a_k).
+        """
+        return difference(self.unmoved(self.shared(params)), self.unmoved(self.shared(given)))
 
     def uploaded(self, reply: Reply) -> Tree:
         """Return what of a reply crosses the network; the server works out the rest."""

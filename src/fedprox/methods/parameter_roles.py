@@ -139,6 +139,10 @@ class _Divided(Method):
         return self.inner.second_draw
 
     @property
+    def spends_budget(self) -> bool:
+        return self.inner.spends_budget
+
+    @property
     def mu_key(self) -> str:
         return self.inner.mu_key
 
@@ -224,6 +228,12 @@ class _Divided(Method):
             method_state = remembered if state is None else state
             state = {"method": method_state, "personal": _pick(found[0], self.roles.personal)}
         return Reply(averaged, reply.summed, state)
+
+    def shift(self, given: Tree, params: Tree) -> Tree:
+        moved = self.inner.shift(self.shared(given), self.shared(params))
+        if not self.roles.averaged:
+            return moved
+        return {"reply": moved, "statistics": jax.tree.map(np.zeros_like, _pick(params, self.roles.averaged))}
 
     def uploaded(self, reply: Reply) -> Tree:
         if not self.roles.averaged:

@@ -167,13 +167,19 @@ def draw_without_replacement(total: int, random: NDArray[np.uint64]) -> NDArray[
     return np.fromiter(chosen, np.int64, count)
 
 
-def merge_weights(cohort: Cohort, kept: NDArray[np.bool_], *, by_draws: bool) -> NDArray[np.float64]:
+def merge_weights(
+    cohort: Cohort, kept: NDArray[np.bool_], *, by_draws: bool, factors: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
     """Return each listed device's weight in the average over those kept: sums to 1, or all zero if none is kept.
 
     Uniform: n_k / sum n over the kept. Proportional: draws / (number of draws kept), which is m/K when all are kept.
+    With `factors`, which are > 0, each is multiplied by its own before they are made to sum to 1.
     """
     share = np.where(kept, cohort.draws if by_draws else cohort.samples, 0).astype(np.float64)
-    return share / max(share.sum(), 1.0)
+    if factors is None:
+        return share / max(share.sum(), 1.0)
+    share = share * factors
+    return share / share.sum() if kept.any() else share
 
 
 def cap_weights(weights: NDArray[np.float64], most: float) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from fedprox.core.randomness import Purpose, generator, words, words_of_devices
 from fedprox.participation.budget import steps_per_epoch
 from fedprox.participation.sampling import Cohort, draw_without_replacement
 
-__all__ = ["Stragglers", "WorkView", "Workload", "failures", "straggler_work"]
+__all__ = ["Stragglers", "WorkView", "Workload", "failures", "further_failures", "straggler_work"]
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,13 @@ def failures(cohort: Cohort, *, share: float, seed: int, round: int) -> NDArray[
     return _marked(len(cohort), share, seed, Purpose.FAILURES, round)
 
 
-def _marked(listed: int, share: float, seed: int, purpose: Purpose, round: int) -> NDArray[np.bool_]:
+def further_failures(count: int, *, share: float, seed: int, round: int, block: int) -> NDArray[np.bool_]:
+    """Mark as many of `count` devices that are asked after the round's list; `block` counts such devices from 1 on."""
+    return _marked(count, share, seed, Purpose.FAILURES, round, block)
+
+
+def _marked(listed: int, share: float, seed: int, purpose: Purpose, round: int, block: int = 0) -> NDArray[np.bool_]:
     marked = np.zeros(listed, bool)
     count = math.floor(share * listed + 0.5)
-    marked[draw_without_replacement(listed, words(count, seed, purpose, round))] = True
+    marked[draw_without_replacement(listed, words(count, seed, purpose, round, block))] = True
     return marked

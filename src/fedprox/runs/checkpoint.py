@@ -55,7 +55,7 @@ def write_checkpoint(
 
 
 def by_owner(tensors: Mapping[str, Any]) -> dict[str, Tensors]:
-    """Return the arrays of a state by what they belong to: params, server, device.0, device.1, ...
+    """Return the arrays of a state by what they belong to: params, server, device.0, ..., version.0, ...
 
     >>> by_owner({"params.bias": 1, "device.3.bias": 2})
     {'params': {'bias': 1}, 'device.3': {'bias': 2}}
@@ -63,9 +63,9 @@ def by_owner(tensors: Mapping[str, Any]) -> dict[str, Tensors]:
     groups: dict[str, Tensors] = {}
     for name, array in tensors.items():
         owner, _, rest = name.partition(".")
-        if owner == "device":
-            device, _, rest = rest.partition(".")
-            owner = f"device.{device}"
+        if owner in ("device", "version"):
+            number, _, rest = rest.partition(".")
+            owner = f"{owner}.{number}"
         groups.setdefault(owner, {})[rest] = array
     return groups
 

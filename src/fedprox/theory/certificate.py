@@ -181,6 +181,8 @@ def _refuse(config: Config, replaced: Replaced, recorded: History, resample: int
             "`devices.sampling` must be 'proportional' (K independent draws with p_k, Algorithm 2); "
             f"it is {config.devices.sampling!r}"
         )
+    if config.systems.runs_on_events:
+        reasons.append(f"`systems.server` must wait for every reply to w^t; it is {config.systems.server!r}")
     if dropped := [row["round"] for row in recorded if not all(row["kept"])]:
         reasons.append(f"no device may be dropped; round {dropped[0]} dropped some")
     if away := [row["round"] for row in recorded if row.get("away", 0) > 0]:

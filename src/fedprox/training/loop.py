@@ -2,72 +2,41 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
-from fedprox import __version__, attacks
-from fedprox.config import Config
-from fedprox.core.errors import RunError
-from fedprox.core.randomness import Purpose
+from fedprox import __version__
 from fedprox.core.signals import interrupts_between_rounds
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_distance
-from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Shares
+from fedprox.engines import Engine, RoundOutcome
 from fedprox.measures import Measures, Measuring
-from fedprox.methods import Method, Received, merging, mu
-from fedprox.methods.merging import MergeRule
-from fedprox.participation.clock import Clock
+from fedprox.methods import mu
 from fedprox.participation.known_devices import update_known
-from fedprox.participation.own_choices import OwnChoices
-from fedprox.participation.traffic import Traffic
-from fedprox.population import Population
-from fedprox.privacy import Normals, build_accountant, build_mechanism, seeded_normals
+from fedprox.privacy import build_accountant
 from fedprox.runs.folder import is_measured
-from fedprox.solvers import Solver
-from fedprox.solvers.schedules import Schedule
 from fedprox.training.journal import Journal
-from fedprox.training.plan import RoundPlan, plan_round, settle
+from fedprox.training.merge_step import MergeStep
+from fedprox.training.plan import RoundPlan
 from fedprox.training.result import Callback, Progress, Result
-from fedprox.training.round_records import bytes_sent, clipped, finite, gamma_summary, learning_rate, stopped_by
-from fedprox.training.state import State
-from fedprox.training.tasks import build_tasks, gradient_tasks
+from fedprox.training.round_records import (
+    bytes_sent,
+    clipped,
+    finite,
+    gamma_summary,
+    learning_rate,
+    staleness_summary,
+    stopped_by,
+)
+from fedprox.training.run_parts import RunParts
+from fedprox.training.servers import build_server
 
-__all__ = ["RunParts", "run_training"]
-
-
-@dataclass(frozen=True)
-class RunParts:
-    """What a run is made of, beside where it works, what measures it and where it is recorded.
-
-    Attributes:
-      state: where it starts; it changes from round to round.
-      choices, schedule: objects from Python in place of what the config names.
-      server_noise: the source of the server's noise in a round, for private runs; None: the seed's, as in a simulation.
-      released: how many rounds have been sent out so far; None: each once, as in a simulation.
-      secret_cohorts: whether devices are drawn from the system's randomness, not from the seed.
-      max_weight: the largest weight of one device in a merge, and in the sums of a method.
-    """
-
-    config: Config
-    population: Population
-    method: Method
-    solver_for: Callable[[int], Solver]
-    state: State
-    rule: MergeRule
-    traffic: Traffic
-    clock: Clock | None = None
-    choices: OwnChoices | None = None
-    schedule: Schedule | None = None
-    server_noise: Normals | None = None
-    released: Callable[[], int] | None = None
-    secret_cohorts: bool = False
-    max_weight: float = 1.0
+__all__ = ["run_training"]
 
 
 def run_training(
@@ -88,9 +57,9 @@ class _Run:
         self.engine = engine
         self.measurer = measurer
         self.journal = journal
-        self.mechanism = build_mechanism(parts.config)
         self.accountant = build_accountant(parts.config, parts.population.devices)
-        self.attackers = attacks.choose_attackers(parts.config, parts.population.devices)
+        self.merge_step = MergeStep(parts)
+        self.server = build_server(parts, engine, self.merge_step, self._save)
 
     def to_the_end(self, callbacks: Sequence[Callback], interrupted: Callable[[], bool]) -> Result:
         """Run all rounds that are left, or until a callback, `[stop]` or an interrupt ends the run."""
@@ -101,6 +70,7 @@ class _Run:
         saved = self.journal.go_back(self.state, self.method)
         if saved is not None:
             self.engine.restore(saved)
+            self.server.resume()
         else:
             asked = self._tell(callbacks, self._measure({"solve_seconds": 0.0}, mu.Signals(None)), None)
             if asked == "interrupted":
@@ -127,17 +97,8 @@ class _Run:
         clock = time.perf_counter()
         state, before = self.state, self.state.params
         used_mu = self.method.subproblem_mu(state.controller.mu)
-        repeated: list[dict[str, str]] = []
-        while True:
-            planned = self._plan()
-            request = self._request(planned, used_mu)
-            outcome = self.engine.solve(request)
-            if outcome.shortfall is None:
-                break
-            repeated.append({str(device): problem for device, problem in outcome.problems.items()})
-            self._check_repeats(outcome.shortfall, repeated)
-        plan = settle(planned, self.config, self.method, outcome.replied, outcome.cut_off)
-        self._merge(plan, outcome)
+        plan, outcome, repeated = self.server.next_round()
+        self.merge_step.merge(plan, outcome)
         for device, remembered in zip(plan.cohort.devices.tolist(), outcome.states, strict=True):
             if remembered is not None:
                 state.devices[device] = remembered
@@ -150,97 +111,15 @@ class _Run:
             record["gamma"] = outcome.gammas
         if self.config.solver.gamma > 0:
             record["stopped_by"] = stopped_by(plan, outcome, self.config.solver.gamma, self.parts.solver_for)
-        if self._is_attacked:
-            record["attacker"] = self.attackers[plan.cohort.devices].tolist()
-        if self.mechanism is not None:
-            record["clipped"] = clipped(outcome, self.mechanism.clip)
+        if self.merge_step.is_attacked:
+            record["attacker"] = self.merge_step.attackers[plan.cohort.devices].tolist()
+        if self.merge_step.mechanism is not None:
+            record["clipped"] = clipped(outcome, self.merge_step.mechanism.clip)
         record |= outcome.columns
         if repeated:
-            record["repeated"] = repeated
+            record["repeated"] = list(repeated)
         models = (self.method.shared(before), self.method.shared(state.params))
-        return record, _signals(plan, outcome, *models) if self._mu_learns else mu.Signals(None)
-
-    @property
-    def _is_attacked(self) -> bool:
-        return bool(self.attackers.any())
-
-    @property
-    def _mu_learns(self) -> bool:
-        return mu.learns(self.state.controller)
-
-    @property
-    def _choices(self) -> OwnChoices:
-        return self.parts.choices or OwnChoices()
-
-    def _plan(self) -> RoundPlan:
-        return plan_round(
-            self.config,
-            self.population,
-            self.method,
-            self.state.round + 1,
-            clock=self.parts.clock,
-            now=self.state.simulated_seconds,
-            known=self.state.known,
-            cohort_seed=secrets.randbits(64) if self.parts.secret_cohorts else None,
-            choices=self._choices,
-            max_weight=self.parts.max_weight,
-        )
-
-    def _request(self, plan: RoundPlan, used_mu: float) -> RoundRequest:
-        """Return what the devices of a round are to do; methods that need gradients at w^t gather them here."""
-        state, method = self.state, self.method
-        tasks = build_tasks(plan, len(self.population.train), state.devices)
-        mean_gradient, centre = None, method.centre(state.server, state.params)
-        if method.needs_gradients:
-            asked = gradient_tasks(plan, tasks, len(self.population.train))
-            mean_gradient = self.engine.mean_gradient(asked, centre)
-        sent = method.send(state.server, mean_gradient)
-        broadcast = Broadcast(plan.round, centre, sent, used_mu, self._mu_learns or self.mechanism is not None)
-
-        def shares(replied: NDArray[np.bool_], cut_off: NDArray[np.bool_]) -> Shares:
-            settled = settle(plan, self.config, method, replied, cut_off)
-            return Shares(settled.work.straggler, settled.kept, settled.weights)
-
-        every_reply = self.parts.rule.needs_every_reply or method.needs_every_reply or self._is_attacked
-        return RoundRequest(
-            tasks, broadcast, shares, gammas=self.config.measure.gamma, every_reply=every_reply, merge=self._merged
-        )
-
-    def _check_repeats(self, shortfall: str, repeated: Sequence[Mapping[str, str]]) -> None:
-        """End the run, in a way that it can be resumed, where a round has been repeated often enough."""
-        if len(repeated) > self.config.deploy.repeats:
-            self._save()
-            raise RunError(f"{shortfall}; it had fewer {len(repeated)} times: {repeated[-1]}")
-
-    def _merge(self, plan: RoundPlan, outcome: RoundOutcome) -> None:
-        """Merge the replies of a round into the model and what the server remembers."""
-        state, method = self.state, self.method
-        averaged, summed = outcome.averaged, outcome.summed
-        received = [reply for reply in outcome.replies or () if reply is not None]
-        if received and self._is_attacked:
-            unmoved = method.unmoved(method.shared(state.params))
-            seeds = {"seed": self.config.seed, "round": plan.round}
-            received = attacks.corrupt(self.config.attack, received, self.attackers, unmoved, **seeds)
-        if received:  # privacy allows no rule or method that asks for them
-            state.params, state.server = self._merged(received)
-            return
-        if self.mechanism is not None:
-            seeded = seeded_normals(self.config.seed, Purpose.SERVER_NOISE, plan.round)
-            normals = self.parts.server_noise or seeded
-            averaged = self.mechanism.model(method.shared(state.params), averaged, int(plan.kept.sum()), normals)
-        if averaged is not None:
-            state.params, state.server = method.merge(state.server, state.params, averaged, summed)
-
-    def _merged(self, received: Sequence[Received]) -> tuple[Tree, Tree]:
-        """Return the model and the server's memory after a merge of replies; of none, as they are."""
-        state, method = self.state, self.method
-        if not received:
-            return state.params, state.server
-        if method.needs_every_reply:
-            return method.merge_replies(state.server, state.params, received)
-        unmoved = method.unmoved(method.shared(state.params))
-        averaged, summed = merging.merge_received(self.parts.rule, received, unmoved)
-        return method.merge(state.server, state.params, averaged, summed)
+        return record, _signals(plan, outcome, *models) if mu.learns(state.controller) else mu.Signals(None)
 
     def _count(self, plan: RoundPlan, answer: RoundOutcome) -> dict[str, Any]:
         """Add up the bytes of a round and move the clock on; return what the record says of them."""
@@ -250,7 +129,8 @@ class _Run:
             return {}
         seconds = plan.timed.seconds(answer.steps, plan.kept)
         all_replied = bool(plan.kept.all()) and not plan.work.straggler.any()
-        self.state.simulated_seconds = plan.timed.asked.start + plan.timed.length(seconds, all_replied)
+        self.state.simulated_seconds = plan.timed.end(seconds, all_replied)
+        self.state.wasted_seconds += float(seconds[~plan.kept].sum())
         return {"seconds": seconds.tolist(), "bytes": sent}
 
     def _measure(self, round_record: Mapping[str, Any], signals: mu.Signals) -> dict[str, Any] | None:
@@ -260,7 +140,7 @@ class _Run:
         is_due = is_measured(state.round, self.config)
         measures = self._measure_models() if is_due else None
         state.controller = state.controller.after(replace(signals, loss=measures.train_loss if measures else None))
-        if state.round and self._choices.has_own_sampler(self.config):
+        if state.round and self.parts.own_choices.has_own_sampler(self.config):
             losses = measures.device_losses if measures else {}
             listed, seconds = round_record["device"], round_record.get("seconds")
             state.known = update_known(state.known, state.round, listed, losses, seconds)
@@ -270,6 +150,7 @@ class _Run:
             "round": state.round,
             **finite(measures, self.config.measure.dissimilarity),
             **gamma_summary(round_record.get("gamma")),
+            **staleness_summary([*self._rounds_since_measured(), round_record]),
             **(self.accountant.record(self._released) if self.accountant else {}),
             "mu": used_mu,
             **learning_rate(self.config, state.round, self.parts.schedule),
@@ -280,6 +161,13 @@ class _Run:
         }
         self.journal.metrics(record)
         return record
+
+    def _rounds_since_measured(self) -> list[Mapping[str, Any]]:
+        """Return the records of the rounds after the one that was measured last, but for the one under way."""
+        if not self.config.systems.runs_on_events or not self.journal.history:
+            return []
+        measured = self.journal.history[-1]["round"]
+        return list(takewhile(lambda row: row["round"] > measured, reversed(self.journal.devices)))
 
     def _measure_models(self) -> Measures | None:
         """Measure the model, and beside it the devices' second models where the method has such."""
@@ -308,8 +196,10 @@ class _Run:
         return [{**row, "name": self.population.name(row["device"])} for row in rows]
 
     def _sent_so_far(self) -> dict[str, Any]:
-        on_clock = {} if self.parts.clock is None else {"simulated_seconds": self.state.simulated_seconds}
-        return {"bytes": self.state.bytes, **on_clock}
+        if self.parts.clock is None:
+            return {"bytes": self.state.bytes}
+        times = {"simulated_seconds": self.state.simulated_seconds, "wasted_seconds": self.state.wasted_seconds}
+        return {"bytes": self.state.bytes, **times}
 
     def _tell(self, callbacks: Sequence[Callback], metrics: Any, devices: Any) -> str | None:
         """Tell the callbacks of a round, and return why they end the run, if they do."""

@@ -21,6 +21,8 @@ from fedprox.core.randomness import Purpose
 from fedprox.methods import Method
 from fedprox.participation.clock import Clock, Timed
 from fedprox.participation.clock.availability import Here, ask_chosen
+from fedprox.participation.clock.event_times import EventTimes
+from fedprox.participation.clock.over_selection import number_asked
 from fedprox.participation.cohort_choice import choose_cohort
 from fedprox.participation.known_devices import KnownDevice
 from fedprox.participation.own_choices import OwnChoices
@@ -44,9 +46,10 @@ class RoundPlan:
     kept: NDArray[np.bool_]
     weights: NDArray[np.float64]
     second: SecondDraw | None = None
-    timed: Timed | None = None  # what the clock says, where there is one
+    timed: Timed | EventTimes | None = None  # what the clock says, where there is one
     weighs_draws: bool = False  # whether replies are averaged by draws, and not by n_k
     max_weight: float = 1.0  # of one device
+    mixing: float = 1.0  # how far the model goes to what the merge gives
 
     def record(self) -> dict[str, Any]:
         """Return the plan as the fields of `devices.jsonl`."""
@@ -119,10 +122,13 @@ def plan_round(
     def choose(here: Here | None = None) -> Cohort:
         seed = config.seed if cohort_seed is None else cohort_seed
         own = choices.sampler
-        return choose_cohort(chosen, offsets, seed=seed, round=round, known=known, sampler=own, here=here)
+        count = min(number_asked(config.systems, chosen.per_round), max(population.devices, chosen.per_round))
+        asks = chosen if count == chosen.per_round else chosen.model_copy(update={"per_round": count})
+        return choose_cohort(asks, offsets, seed=seed, round=round, known=known, sampler=own, here=here)
 
     if clock is None:
         cohort = choose()
+        failed = failures(cohort, share=chosen.failure, **draw)
         work = give_work(config, cohort, round=round, systems=choices.systems)
     else:
         if choices.has_own_sampler(config):
@@ -130,9 +136,9 @@ def plan_round(
         else:
             asked = clock.ask(offsets, now=now, round=round)
         cohort = asked.cohort
-        work, timed = clock.work(asked, round)
+        failed = failures(cohort, share=chosen.failure, **draw)
+        work, timed = clock.work(asked, failed, round)
     population.check(cohort.devices)
-    failed = failures(cohort, share=chosen.failure, **draw)
     kept = method.kept(work) & ~failed & (work.budget > 0)
     by_draws = choices.weighs_draws(config)
     second = _second_draw(config, population, cohort.devices[failed], round, choices) if method.second_draw else None

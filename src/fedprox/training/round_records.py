@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from fedprox.solvers import Solver
 from fedprox.solvers.schedules import Schedule, build_changing
 from fedprox.training.plan import RoundPlan
 
-__all__ = ["bytes_sent", "clipped", "finite", "gamma_summary", "learning_rate", "stopped_by"]
+__all__ = ["bytes_sent", "clipped", "finite", "gamma_summary", "learning_rate", "staleness_summary", "stopped_by"]
 
 
 def bytes_sent(plan: RoundPlan, traffic: Traffic) -> list[int]:
@@ -65,6 +66,19 @@ def gamma_summary(gammas: Sequence[float | None] | None) -> dict[str, float | No
     if not known or not np.isfinite(known).all():
         return {"gamma_mean": None, "gamma_max": None}
     return {"gamma_mean": float(np.mean(known)), "gamma_max": max(known)}
+
+
+def staleness_summary(records: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the mean and the largest staleness of the replies merged in some rounds; None where none was merged.
+
+    >>> staleness_summary([{"staleness": [0, 3, 9], "kept": [True, True, False]}])
+    {'staleness_mean': 1.5, 'staleness_max': 3}
+    """
+    known = [record for record in records if "staleness" in record]
+    if not known:
+        return {}
+    merged = [each for row in known for each, kept in zip(row["staleness"], row["kept"], strict=True) if kept]
+    return {"staleness_mean": float(np.mean(merged)) if merged else None, "staleness_max": max(merged, default=None)}
 
 
 def finite(measures: Measures, dissimilarity: bool) -> dict[str, float | None]:

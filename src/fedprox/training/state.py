@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedprox.core.trees import Tree, flatten_names, unflatten_names
 from fedprox.methods import Method
 from fedprox.methods.mu import MuController, restore
+from fedprox.participation.clock.timeline import Timeline
 from fedprox.participation.known_devices import KnownDevice, read_known, write_known
 from fedprox.runs.checkpoint import by_owner
 
-__all__ = ["State"]
+__all__ = ["GivenModel", "State"]
 
 Tensors = dict[str, np.ndarray[Any, Any]]
+
+
+class GivenModel(NamedTuple):
+    """A version of the model as devices that are still at work were given it."""
+
+    params: Tree
+    sent: Tree  # what the method added
+    mu: float
 
 
 @dataclass
@@ -25,6 +34,9 @@ class State:
 
     Devices are remembered only once they have taken part, so that a million idle ones cost nothing. What they remember
     is held as the engine gave it, which may be a reference to where it is.
+
+    A server that merges replies as they arrive has devices at work between two rounds: its time line, and each version
+    of the model that some of them were given.
     """
 
     params: Tree
@@ -34,6 +46,9 @@ class State:
     round: int = 0
     bytes: int = 0  # sent so far, down and up
     simulated_seconds: float = 0.0  # what the clock shows, where there is one
+    wasted_seconds: float = 0.0  # of devices whose work was not merged
+    timeline: Timeline | None = None
+    given: dict[int, GivenModel] = field(default_factory=dict)
     known: dict[int, KnownDevice] = field(default_factory=dict)  # of the devices, for users' samplers
 
     def tensors(self, devices: Mapping[int, Tree]) -> Tensors:
@@ -41,11 +56,18 @@ class State:
         named = _prefixed("params", self.params) | _prefixed("server", self.server)
         for device, remembered in devices.items():
             named |= _prefixed(f"device.{device}", remembered)
+        for version, model in self.given.items():
+            named |= _prefixed(f"version.{version}", {"params": model.params, "sent": model.sent})
         return named
 
     def values(self) -> dict[str, Any]:
         """Return the rest: plain values."""
         values = {"mu": self.controller.state(), "bytes": self.bytes, "simulated_seconds": self.simulated_seconds}
+        if self.wasted_seconds:
+            values["wasted_seconds"] = self.wasted_seconds
+        if self.timeline is not None:
+            values["timeline"] = self.timeline.values()
+            values["given_mu"] = {str(version): model.mu for version, model in self.given.items()}
         return {**values, "known": write_known(self.known)} if self.known else values
 
     def go_back(self, round: int, tensors: Mapping[str, Any], values: Mapping[str, Any], method: Method) -> None:
@@ -54,12 +76,20 @@ class State:
         self.round = round
         self.params = unflatten_names(groups.pop("params"), like=self.params)
         self.server = unflatten_names(groups.pop("server", {}), like=self.server)
+        self.given = {}
+        for version, used_mu in values.get("given_mu", {}).items():
+            like = {"params": self.params, "sent": method.send(self.server, None)}
+            model = unflatten_names(groups.pop(f"version.{version}"), like=like)
+            self.given[int(version)] = GivenModel(**model, mu=used_mu)
         like = method.start_device(self.params)
         self.devices = {
             int(group.removeprefix("device.")): unflatten_names(named, like=like) for group, named in groups.items()
         }
         self.controller = restore(self.controller, dict(values["mu"]))
         self.bytes, self.simulated_seconds = values["bytes"], values["simulated_seconds"]
+        self.wasted_seconds = values.get("wasted_seconds", 0.0)
+        if self.timeline is not None:
+            self.timeline.restore(values["timeline"], now=self.simulated_seconds, version=round)
         self.known = read_known(values.get("known", {}))
 
 

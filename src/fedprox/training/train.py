@@ -46,9 +46,10 @@ from fedprox.solvers.schedules import Schedule
 from fedprox.training.cost import check_start
 from fedprox.training.followers import Followers
 from fedprox.training.journal import Journal, StoppingRule
-from fedprox.training.loop import RunParts, run_training
-from fedprox.training.plan import check_plan
+from fedprox.training.loop import run_training
 from fedprox.training.result import Callback, Result
+from fedprox.training.run_parts import RunParts
+from fedprox.training.servers.server_check import check_server
 from fedprox.training.state import State
 
 __all__ = ["train"]
@@ -140,7 +141,7 @@ def train(
     attacks.warn_of_bounds(config, rule)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     clock = build_clock(config, population.devices, traffic) if systems is None else None
-    check_plan(method, clock, config.devices.per_round, population.devices)
+    check_server(config, method, rule, clock, choices, params, population.devices)
     if out is not None:
         check_usable(Path(out), config, resume=resume, replaced=replaced)  # before a cluster starts
     with ExitStack() as open_until_the_end:

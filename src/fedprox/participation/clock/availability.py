@@ -24,10 +24,20 @@ from fedprox.core.errors import RunError
 from fedprox.core.randomness import Purpose, stream, words
 from fedprox.participation.sampling import Cohort, draw_without_replacement, listed, owners
 
-__all__ = ["Asked", "Here", "ask", "ask_chosen", "most_candidates"]
+__all__ = [
+    "LONGEST_WAIT",
+    "WAIT",
+    "Asked",
+    "Here",
+    "ask",
+    "ask_chosen",
+    "candidate_blocks",
+    "most_candidates",
+    "nobody_available",
+]
 
-_WAIT = 900.0  # seconds until the server looks again
-_LONGEST_WAIT = 7 * 86400.0
+WAIT = 900.0  # seconds until the server looks again
+LONGEST_WAIT = 7 * 86400.0
 _BLOCK = 64
 
 Indices = NDArray[np.int64]
@@ -58,24 +68,29 @@ def ask(
     now: float,
     seed: int,
     round: int,
+    wanted: int | None = None,
 ) -> Asked:
-    """Find the devices of a round among those that are available at `now`, or at the next moment when one is."""
+    """Find the devices of a round among those that are available at `now`, or at the next moment when one is.
+
+    They are K, or `wanted`, at least K: those of the round's list first, then further candidates.
+    """
     start = now
-    while start <= now + _LONGEST_WAIT:
+    wanted = per_round if wanted is None else wanted
+    while start <= now + LONGEST_WAIT:
         chosen: list[int] = []
         away = 0
-        for block in _blocks(scheme, per_round, offsets, seed, round):
+        for block in candidate_blocks(scheme, per_round, offsets, seed, round, most_candidates(wanted)):
             here = seconds_left(block, start) > 0
-            missing = per_round - len(chosen)
+            missing = wanted - len(chosen)
             last = np.flatnonzero(here)[missing - 1] + 1 if here.sum() >= missing else len(block)
             chosen += block[:last][here[:last]].tolist()
             away += int(last - here[:last].sum())
-            if len(chosen) == per_round:
+            if len(chosen) == wanted:
                 break
         if chosen:
             return Asked(listed(np.array(chosen, np.int64), offsets), start, away)
-        start += _WAIT
-    raise _nobody(round)
+        start += WAIT
+    raise nobody_available(round)
 
 
 def ask_chosen(
@@ -90,32 +105,38 @@ def ask_chosen(
     Where all of them are away, the server waits and the sampler chooses again.
     """
     start = now
-    while start <= now + _LONGEST_WAIT:
+    while start <= now + LONGEST_WAIT:
         here = _here(seconds_left, start)
         cohort = choose(here)
         present = here(cohort.devices)
         if present.any():
             asked = Cohort(cohort.devices[present], cohort.samples[present], cohort.draws[present])
             return Asked(asked, start, int((~present).sum()))
-        start += _WAIT
-    raise _nobody(round)
+        start += WAIT
+    raise nobody_available(round)
 
 
 def _here(seconds_left: Callable[[Indices, float], NDArray[np.float64]], start: float) -> Here:
     return lambda devices: seconds_left(devices, start) > 0
 
 
-def _nobody(round: int) -> RunError:
+def nobody_available(round: int) -> RunError:
+    """Return the error of a server that has waited for devices in vain."""
     return RunError(
-        f"no device was available for {_LONGEST_WAIT:.0f} simulated seconds in round {round}; "
+        f"no device was available for {LONGEST_WAIT:.0f} simulated seconds in round {round}; "
         "`systems.profile` or `systems.trace` must leave some time in which devices can be asked"
     )
 
 
-def _blocks(scheme: str, per_round: int, offsets: Indices, seed: int, round: int) -> Iterator[Indices]:
-    """Yield candidates, first those that the scheme draws without a clock."""
+def candidate_blocks(
+    scheme: str, per_round: int, offsets: Indices, seed: int, round: int, most: int
+) -> Iterator[Indices]:
+    """Yield at most `most` candidates of a round, in blocks; the first block is what the scheme draws without a clock.
+
+    With proportional sampling a device may come several times.
+    """
     random = words(per_round, seed, Purpose.DEVICES, round)
-    more = most_candidates(per_round) - per_round
+    more = most - per_round
     with stream(seed, Purpose.CLOCK_CANDIDATES, round) as bits:
         if scheme == "proportional":
             yield owners(random, offsets)

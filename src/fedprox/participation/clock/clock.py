@@ -19,6 +19,7 @@ from fedprox.config import Config
 from fedprox.participation.budget import steps_per_epoch
 from fedprox.participation.clock.availability import Asked, ask
 from fedprox.participation.clock.deadline import deadline_seconds
+from fedprox.participation.clock.over_selection import first_replies, number_asked
 from fedprox.participation.clock.profiles import ProfileDevices, read_profile
 from fedprox.participation.clock.timing import Devices, seconds_for, steps_within
 from fedprox.participation.clock.trace import read_trace
@@ -55,9 +56,9 @@ class Timed:
         took = seconds_for(np.array(steps, np.int64), samples, self.batch_size, self.devices, self.traffic)
         return np.where(kept, took, self.limit)
 
-    def length(self, seconds: NDArray[np.float64], everybody_in: bool) -> float:
-        """Return how long the round lasted."""
-        return float(seconds.max()) if everybody_in else self.deadline
+    def end(self, seconds: NDArray[np.float64], everybody_in: bool) -> float:
+        """Return the simulated time at which the round was over."""
+        return self.asked.start + (float(seconds.max()) if everybody_in else self.deadline)
 
     def record(self) -> dict[str, Any]:
         """Return what stands in `devices.jsonl`: of the round, and of each device."""
@@ -80,7 +81,7 @@ class Clock:
 
     def ask(self, offsets: NDArray[np.int64], *, now: float, round: int) -> Asked:
         """Find the devices of a round among those that are available."""
-        chosen = self.config.devices
+        chosen, systems = self.config.devices, self.config.systems
         return ask(
             chosen.sampling,
             chosen.per_round,
@@ -89,19 +90,27 @@ class Clock:
             now=now,
             seed=self.config.seed,
             round=round,
+            wanted=number_asked(systems, chosen.per_round),
         )
 
-    def work(self, asked: Asked, round: int) -> tuple[Workload, Timed]:
-        """Return what fits before the deadline."""
+    def work(self, asked: Asked, failed: NDArray[np.bool_], round: int) -> tuple[Workload, Timed]:
+        """Return what fits before the deadline, or before the first K replies where more devices are asked."""
         cohort, solver = asked.cohort, self.config.solver
         devices = self.source.at(cohort.devices, round)
         per_epoch = np.asarray(steps_per_epoch(cohort.samples, solver.batch_size))
         most = per_epoch * solver.epochs
         needed = seconds_for(most, cohort.samples, solver.batch_size, devices, self.traffic)
         deadline = deadline_seconds(self.config.systems.deadline, needed)
-        limit = np.minimum(self.source.seconds_left(cohort.devices, asked.start), deadline)
+        left = self.source.seconds_left(cohort.devices, asked.start)
+        surplus = np.zeros(len(cohort), bool)
+        if number_asked(self.config.systems, self.config.devices.per_round) > self.config.devices.per_round:
+            arrives = ~failed & (needed <= np.minimum(left, deadline))
+            first = first_replies(needed, arrives, cohort.draws, self.config.devices.per_round)
+            if first is not None:
+                deadline, surplus = float(needed[first].max()), arrives & ~first
+        limit = np.minimum(left, deadline)
         budget = steps_within(limit, most, cohort.samples, solver.batch_size, devices, self.traffic)
-        work = Workload(budget < most, budget / per_epoch, budget)
+        work = Workload((budget < most) | surplus, budget / per_epoch, budget)
         return work, Timed(asked, devices, deadline, limit, solver.batch_size, self.traffic)
 
 

@@ -1,0 +1,131 @@
+"""Whom a server can ask while one version of the model is current, in the order of that version's round.
+
+Version t is what the synchronous server has before round t + 1. So its candidates are those of round t + 1: the devices
+that the sampling scheme lists for the round, then further candidates, as in `availability`. A device is asked at most
+once per version. One that is at work is passed over until it has replied. One that is away is passed over for this
+version, unless no device is at work and the server must wait.
+
+What the clock needs to know of candidates is worked out for a block of them at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprox.participation.sampling import Cohort, listed
+
+__all__ = ["Candidate", "Candidates", "FullWork"]
+
+Indices = NDArray[np.int64]
+
+
+class FullWork(NamedTuple):
+    """What the clock says of a device in a round, with all of E epochs."""
+
+    kind: str
+    samples_per_second: float
+    steps: int
+    per_epoch: int
+    seconds: float  # until the reply
+    is_merged: bool  # whether the method merges such a reply
+
+
+class Candidate(NamedTuple):
+    """A device that can be asked."""
+
+    device: int
+    samples: int
+    draws: int
+    work: FullWork
+
+
+class Candidates:
+    """The candidates of one version.
+
+    Args:
+      blocks: the devices, in the order in which they are to be asked.
+      offsets: of the population's training samples.
+      prepare: what the clock says of the devices of a cohort, in their order.
+      seconds_left: for how long devices stay available from a moment on.
+    """
+
+    def __init__(
+        self,
+        blocks: Iterator[Indices],
+        offsets: Indices,
+        prepare: Callable[[Cohort], list[FullWork]],
+        seconds_left: Callable[[Indices, float], NDArray[np.float64]],
+    ) -> None:
+        self._blocks, self._offsets = blocks, offsets
+        self._prepare, self._seconds_left = prepare, seconds_left
+        self._known: list[Candidate] = []
+        self._looks: list[float] = []  # how long each stays, at the moment of its block
+        self._moment, self._since = -1.0, 0  # the moment of the last block, and its first position
+        self._seen: set[int] = set()
+        self._next = 0
+        self._at_work: dict[int, int] = {}  # device -> position, of those passed over because they are at work
+        self._returned: list[int] = []  # positions of those among them that have replied since
+        self._away: list[int] = []
+        self.listed = 0  # how many devices the round's list has
+        self.away = 0  # how many looks found a device away
+
+    def next(self, now: float, at_work: Collection[int]) -> tuple[Candidate, float] | None:
+        """Take the next device that can be asked, with the seconds for which it stays; None where there is none."""
+        while self._returned or self._has_more(now):
+            if self._returned:
+                position = heapq.heappop(self._returned)
+            else:
+                position, self._next = self._next, self._next + 1
+            candidate = self._known[position]
+            if candidate.device in at_work:
+                self._at_work[candidate.device] = position
+                continue
+            if now == self._moment and position >= self._since:
+                left = self._looks[position - self._since]
+            else:
+                left = float(self._seconds_left(np.array([candidate.device]), now)[0])
+            if left > 0:
+                return candidate, left
+            self._away.append(position)
+            self.away += 1
+        return None
+
+    def has_ended(self, device: int) -> None:
+        """Take note that a device is no longer at work."""
+        if (position := self._at_work.pop(device, None)) is not None:
+            heapq.heappush(self._returned, position)
+
+    def look_again(self) -> bool:
+        """Let the server look again at those who were away; return whether there are any."""
+        found = bool(self._away)
+        self._returned = sorted([*self._returned, *self._away])
+        self._away = []
+        return found
+
+    def _has_more(self, now: float) -> bool:
+        while self._next == len(self._known):
+            block = next(self._blocks, None)
+            if block is None:
+                return False
+            cohort = listed(block, self._offsets)
+            devices = cohort.devices.tolist()
+            if self._known:  # further draws: each device once, and for one reply
+                fresh = np.array([device not in self._seen for device in devices], bool)
+                cohort = Cohort(cohort.devices[fresh], cohort.samples[fresh], np.ones(int(fresh.sum()), np.int64))
+                devices = cohort.devices.tolist()
+            else:
+                self.listed = len(devices)
+            if devices:
+                self._since, self._moment = len(self._known), now
+                self._looks = self._seconds_left(cohort.devices, now).tolist()
+                numbers = zip(
+                    devices, cohort.samples.tolist(), cohort.draws.tolist(), self._prepare(cohort), strict=True
+                )
+                self._known += [Candidate(*each) for each in numbers]
+                self._seen.update(devices)
+        return True

@@ -1,0 +1,196 @@
+"""The event server: the model moves as replies arrive on the simulated clock.
+
+*buffered* (FedBuff: Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022): every
+`systems.buffer` replies make a version. With a_k the model that device k was given, s_k how many versions were made
+since, and w^t the current one,
+
+    w^{t+1} = w^t + sum_k weight_k (w_k - a_k),        weight_k in proportion to n_k (1 + s_k)^-staleness
+
+over the buffer, with weights that sum to 1. A reply is merged as w_k + (w^t - a_k), which is w_k where nothing moved
+meanwhile, so that methods and their servers merge it as one to w^t.
+
+*asynchronous* (FedAsync: Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", 2019): every reply makes a
+version,
+
+    w^{t+1} = w^t + mixing (1 + s_k)^-staleness (w_k - a_k)
+
+(The source mixes models, w^t + alpha (w_k - w^t), which takes w^t back towards a_k. Here the device's move is added, as
+with a buffer; both are the same where nothing moved meanwhile.) A method with a server step of its own takes it for
+the reply, and the model goes that part of the way.
+
+The proximal term of a device is anchored at a_k, the model that it was given.
+
+Solving is lazy. The time line says who replies when; a reply is worked out when it is merged, together with others to
+the same version that are still to come, so that the engine has many devices at a time. No bit depends on that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedprox.core.trees import total
+from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Shares, TaskList
+from fedprox.methods.merging import ReplySums
+from fedprox.methods.solver_choice import SharedSolver
+from fedprox.methods.traffic import count_bytes
+from fedprox.participation.clock import Clock
+from fedprox.participation.clock.event_queue import Job
+from fedprox.participation.clock.event_times import EventTimes
+from fedprox.participation.clock.timeline import Instant, Timeline
+from fedprox.participation.sampling import Cohort, merge_weights
+from fedprox.participation.stragglers import Workload
+from fedprox.training.merge_step import MergeStep
+from fedprox.training.plan import RoundPlan
+from fedprox.training.run_parts import RunParts
+from fedprox.training.servers.held_replies import HeldReplies, HeldReply
+from fedprox.training.servers.settled_round import SettledRound
+from fedprox.training.state import GivenModel
+
+__all__ = ["EventServer"]
+
+
+class EventServer:
+    """Merges replies as they arrive; see the module."""
+
+    def __init__(self, parts: RunParts, clock: Clock, engine: Engine, merge_step: MergeStep) -> None:
+        self._parts, self._engine, self._merge_step = parts, engine, merge_step
+        self._config, self._method, self._state = parts.config, parts.method, parts.state
+        systems = parts.config.systems
+        self._is_buffered = systems.server == "buffered"
+        self._users: Counter[int] = Counter()  # how many devices are at work on each version
+        self._held = HeldReplies(self._solve, most=_most_held(parts, engine))
+        self._timeline = Timeline(
+            clock,
+            parts.population.train.offsets,
+            parts.method.kept,
+            concurrency=min(systems.concurrency, parts.population.devices),
+            buffer=systems.buffer if self._is_buffered else 1,
+            steps_done=None if self._steps_are_known() else self._steps_done,
+        )
+        self._state.timeline = self._timeline
+
+    def next_round(self) -> SettledRound:
+        """Follow the devices until the model moves."""
+        state, method = self._state, self._method
+        centre, sent = method.centre(state.server, state.params), method.send(state.server, None)
+        state.given[state.round] = GivenModel(centre, sent, method.subproblem_mu(state.controller.mu))
+        instant = self._timeline.next_merge()
+        self._held.add(instant.asked)
+        plan = self._plan(instant)
+        held = self._held.take(instant.ended)
+        outcome = self._outcome(plan, instant, held)
+        self._users.update(job.version for job in instant.asked)
+        self._users.subtract(job.version for job in instant.ended)
+        for version in {state.round, *(job.version for job in instant.ended)}:
+            if self._users[version] == 0:
+                del self._users[version], state.given[version]
+        return SettledRound(plan, outcome)
+
+    def resume(self) -> None:
+        """Continue with the devices that were at work; what they reply is worked out again."""
+        at_work = list(self._timeline.queue)
+        self._held.add(at_work)
+        self._users = Counter(job.version for job in at_work)
+
+    def _plan(self, instant: Instant) -> RoundPlan:
+        jobs, systems = instant.ended, self._config.systems
+        cohort = Cohort(
+            np.array([job.device for job in jobs], np.int64),
+            np.array([job.samples for job in jobs], np.int64),
+            np.array([job.draws for job in jobs], np.int64),
+        )
+        work = Workload(
+            np.array([job.straggler for job in jobs], bool),
+            np.array([job.epochs for job in jobs], np.float64),
+            np.array([job.budget for job in jobs], np.int64),
+        )
+        kept = np.array([job.replies for job in jobs], bool)
+        staleness = self._state.round - np.array([job.version for job in jobs], np.int64)
+        factors = np.power(1.0 + staleness, -systems.staleness, dtype=np.float64)
+        by_draws = self._parts.own_choices.weighs_draws(self._config)
+        weights = merge_weights(cohort, kept, by_draws=by_draws, factors=factors)
+        mixing = 1.0 if self._is_buffered or not kept.any() else systems.mixing * float(factors[kept][0])
+        failed = np.array([job.failed for job in jobs], bool)
+        timed = EventTimes(instant, staleness, self._timeline.deadline, None if self._is_buffered else mixing)
+        round = self._state.round + 1
+        return RoundPlan(round, cohort, work, failed, kept, weights, None, timed, by_draws, 1.0, mixing)
+
+    def _outcome(self, plan: RoundPlan, instant: Instant, held: Sequence[HeldReply | None]) -> RoundOutcome:
+        """Return what came of the replies that are merged, as replies to the current model."""
+        jobs, state = instant.ended, self._state
+        samples = len(self._parts.population.train)
+        tasks = TaskList(
+            plan.kept, plan.cohort.devices, plan.work.budget, plan.weights, plan.cohort.samples / samples, {}
+        )
+        wants = self._config.measure.gamma, self._merge_step.needs_every_reply
+        outcome = RoundOutcome.empty(RoundRequest(tasks, self._broadcast(state.round), _no_shares, *wants))
+        sums = ReplySums(len(jobs))
+        centre = self._method.centre(state.server, state.params)
+        shifts = {
+            version: self._method.shift(state.given[version].params, centre)
+            for version in {job.version for job, reply in zip(jobs, held, strict=True) if reply is not None}
+            if version != state.round
+        }
+        for position, (job, found) in enumerate(zip(jobs, held, strict=True)):
+            if found is None:
+                continue
+            outcome.steps[position], outcome.drift2[position] = found.steps, found.drift2
+            if outcome.gammas is not None:
+                outcome.gammas[position] = found.gamma
+            reply = found.reply
+            if job.version in shifts:
+                reply = reply._replace(averaged=total(reply.averaged, shifts[job.version]))
+            task = tasks.task(position)
+            if outcome.replies is not None:
+                outcome.replies[position] = task.received(reply, found.steps)
+            else:
+                sums.add(position, *task.weighted(reply))
+        averaged, summed = sums.result()
+        return replace(outcome, averaged=averaged, summed=summed, gamma_seconds=self._held.take_gamma_seconds())
+
+    def _broadcast(self, version: int) -> Broadcast:
+        given = self._state.given[version]
+        return Broadcast(version + 1, given.params, given.sent, given.mu, self._merge_step.wants_drift)
+
+    def _solve(self, jobs: Sequence[Job]) -> RoundOutcome:
+        """Have devices that were given one version work on it."""
+        devices = np.array([job.device for job in jobs], np.int64)
+        self._parts.population.check(devices)
+        count = len(jobs)
+        tasks = TaskList(
+            np.ones(count, bool),
+            devices,
+            np.array([job.budget for job in jobs], np.int64),
+            np.ones(count),
+            np.ones(count),
+            {},
+        )
+        request = RoundRequest(
+            tasks, self._broadcast(jobs[0].version), _no_shares, gammas=self._config.measure.gamma, every_reply=True
+        )
+        return self._engine.solve(request)
+
+    def _steps_are_known(self) -> bool:
+        """Return whether every device takes as many steps as its budget has."""
+        chosen = self._parts.solver_for
+        if self._config.solver.gamma > 0 or not self._method.spends_budget or not isinstance(chosen, SharedSolver):
+            return False
+        return bool(getattr(chosen.solver, "spends_budget", False))
+
+    def _steps_done(self, jobs: Sequence[Job]) -> list[int]:
+        self._held.add(jobs)
+        return self._held.steps(jobs)
+
+
+def _most_held(parts: RunParts, engine: Engine) -> int:
+    """Return how many replies to a version are worked out at a time: as many as fit 64 MB, or two for each worker."""
+    return max(2 * engine.workers, min(256, (1 << 26) // max(count_bytes(parts.state.params), 1)))
+
+
+def _no_shares(*_: Any) -> Shares:
+    raise RuntimeError("every reply that arrives is merged")
