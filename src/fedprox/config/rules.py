@@ -139,9 +139,9 @@ def _check_systems(config: Config) -> None:
             )
         _check_server(systems)
         return
-    for key in ("profile", "trace", "deadline"):
+    for key in ("profile", "trace", "deadline", "rare_labels", "rare_by"):
         value = getattr(systems, key)
-        if value != type(systems).model_fields[key].default:
+        if value != type(systems).model_fields[key].get_default(call_default_factory=True):
             raise ConfigError(f"`systems.{key}` must be left out unless systems.model = 'clock'; got {value!r}")
     if systems.server != "synchronous":
         raise ConfigError(

@@ -108,6 +108,8 @@ class SystemsConfig(PartSection):
 
     `server` says when the model moves: after a round, after the first K replies of a round that asked more, or
     whenever replies arrive.
+    A device with the share q of its samples in `rare_labels` is there less often, by `rare_by` * q standard deviations
+    of the devices' levels.
     """
 
     model: Text = "stragglers"
@@ -118,6 +120,10 @@ class SystemsConfig(PartSection):
         | Annotated[str, Field(pattern=r"^q(0?\.\d*[1-9]\d*|1(\.0*)?)$")],
         Field(description="a number of seconds > 0 or a quantile of what the chosen devices need, such as 'q0.8'"),
     ] = "q0.8"
+    rare_labels: Annotated[
+        list[CountOrZero], Field(max_length=10**6, description="a list of labels, which are whole numbers >= 0")
+    ] = Field(default_factory=list)
+    rare_by: NotNegative = 2.0
     server: Annotated[
         Literal["synchronous", "over_selection", "buffered", "asynchronous"],
         Field(description="one of synchronous, over_selection, buffered, asynchronous"),

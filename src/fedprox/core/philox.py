@@ -28,8 +28,10 @@ _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 _UPPER, _LOWER = _MULTIPLIERS >> _HALF, _MULTIPLIERS & _LOW
 
 
-def philox_blocks(key: tuple[int, int], block: NDArray[np.int64], round: int, device: NDArray[np.int64]) -> Words:
-    """Return the words of the blocks with counters (block, 0, round, device), (blocks, 4).
+def philox_blocks(
+    key: tuple[int, int], block: NDArray[np.int64], round: int | NDArray[np.int64], device: NDArray[np.int64]
+) -> Words:
+    """Return the words of the blocks with counters (block, 0, round, device), (blocks, 4); one round, or one for each.
 
     >>> expected = np.random.Philox(key=np.array([7, 4], np.uint64), counter=[0, 0, 3, 9]).random_raw(8)
     >>> found = philox_blocks((7, 4), np.array([1, 2]), round=3, device=np.array([9, 9]))
@@ -37,11 +39,12 @@ def philox_blocks(key: tuple[int, int], block: NDArray[np.int64], round: int, de
     True
     """
     words = np.empty((len(block), WORDS), np.uint64)
+    rounds = np.broadcast_to(np.asarray(round), block.shape)
     for begin in range(0, len(block), _AT_ONCE):
         part = slice(begin, begin + _AT_ONCE)
         even = np.empty((2, len(block[part])), np.uint64)  # c0 and c2
         odd = np.zeros_like(even)  # c1 and c3
-        even[0], even[1], odd[1] = block[part], round, device[part]
+        even[0], even[1], odd[1] = block[part], rounds[part], device[part]
         _mix(even, odd, np.array([[key[0]], [key[1]]], np.uint64))
         words[part, 0::2], words[part, 1::2] = even.T, odd.T
     return words

@@ -46,6 +46,9 @@ class Purpose(IntEnum):
     CLOCK_DEVICE = 50  # what a device is on the clock: its class, speed, network and time zone
     CLOCK_ROUND = 51  # how fast it is in one round
     CLOCK_CANDIDATES = 52  # who is looked at next where chosen devices are away
+    CLOCK_HABIT = 53  # what a device decides in a slot of time: whether to come or go
+    FLEET_LINE = 54  # which line of a fleet file a device is
+    FLEET_JOIN = 55  # which network or availability a line of an imported fleet gets
     SERVER_NOISE = 60  # the noise that the server adds to a round's sum
     DEVICE_NOISE = 61  # the share of it that a device adds to its own update
     ATTACKERS = 70  # which devices attack

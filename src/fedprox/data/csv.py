@@ -21,7 +21,7 @@ from fedprox.core.reading import reading, unpacked
 from fedprox.data.columns import Columns
 from fedprox.population import Population
 
-__all__ = ["read_csv"]
+__all__ = ["read_columns", "read_csv"]
 
 
 def read_csv(
@@ -43,7 +43,7 @@ def read_csv(
     """
     try:
         with reading(path, "a readable CSV file"):
-            table = _read(Path(path))
+            table = read_columns(Path(path))
         return Population.from_frame(
             table, list(x_columns), y_column, device_column or None, test=test_column or None, seed=seed
         )
@@ -51,7 +51,8 @@ def read_csv(
         raise DataError(f"data file {path}: {error}") from None
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
+def read_columns(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the columns of a CSV file by name."""
     try:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":

@@ -140,7 +140,7 @@ def train(
     rule = merging.build(config.merge, method, config.privacy, config.devices.per_round, merge_rule)
     attacks.warn_of_bounds(config, rule)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
-    clock = build_clock(config, population.devices, traffic) if systems is None else None
+    clock = build_clock(config, population, traffic) if systems is None else None
     check_server(config, method, rule, clock, choices, params, population.devices)
     if out is not None:
         check_usable(Path(out), config, resume=resume, replaced=replaced)  # before a cluster starts

@@ -10,7 +10,7 @@ more will come. So methods that send as much share one time line, and their draw
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,23 +20,13 @@ from fedprox.participation.budget import steps_per_epoch
 from fedprox.participation.clock.availability import Asked, ask
 from fedprox.participation.clock.deadline import deadline_seconds
 from fedprox.participation.clock.over_selection import first_replies, number_asked
-from fedprox.participation.clock.profiles import ProfileDevices, read_profile
+from fedprox.participation.clock.sources import Source, build_source
 from fedprox.participation.clock.timing import Devices, seconds_for, steps_within
-from fedprox.participation.clock.trace import read_trace
 from fedprox.participation.stragglers import Workload
 from fedprox.participation.traffic import Traffic
+from fedprox.population import Population
 
-__all__ = ["Clock", "Source", "Timed", "build_clock"]
-
-
-class Source(Protocol):
-    """Where the devices' speeds and availability come from: a profile or a trace."""
-
-    def at(self, devices: NDArray[np.int64], round: int) -> Devices:
-        """Return what the clock needs to know of devices in a round."""
-
-    def seconds_left(self, devices: NDArray[np.int64], now: float) -> NDArray[np.float64]:
-        """Return for how long each device stays available; 0 for one that is away."""
+__all__ = ["Clock", "Timed", "build_clock"]
 
 
 @dataclass(frozen=True)
@@ -114,11 +104,8 @@ class Clock:
         return work, Timed(asked, devices, deadline, limit, solver.batch_size, self.traffic)
 
 
-def build_clock(config: Config, devices: int, traffic: Traffic) -> Clock | None:
-    """Return the clock that the config names for a population of that many devices; None where it names none."""
-    systems = config.systems
-    if systems.model != "clock":
+def build_clock(config: Config, population: Population, traffic: Traffic) -> Clock | None:
+    """Return the clock that the config names for the devices of a population; None where it names none."""
+    if config.systems.model != "clock":
         return None
-    if systems.trace:
-        return Clock(config, read_trace(systems.trace, devices), traffic)
-    return Clock(config, ProfileDevices(read_profile(systems.profile or "phones"), config.seed), traffic)
+    return Clock(config, build_source(config, population), traffic)

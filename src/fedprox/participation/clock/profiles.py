@@ -1,14 +1,15 @@
 """Profiles: classes of devices, and how the devices of a class differ.
 
-What a device is follows from (seed, device) alone: its class, drawn with the classes' shares, and with u, v standard
-normal
+What a device is follows from (seed, device) alone: its class, drawn with the classes' shares, and with standard normal
+u, v, v_2
 
     samples per second = samples_per_second * speed * exp(spread * u)
-    bytes per second   = the class's          * exp(network_spread * v)
+    bytes per second   = the class's          * exp(network_spread * v), for the upload times exp(upload_spread * v_2)
 
 so that `speed` is the median of the class. In each round its speed is multiplied by exp(round_spread * u'), drawn for
-(seed, round, device). Every day a device is available for `hours` from `from_hour` on, by a clock of its own that is
-up to `zones` hours ahead of the server's; simulated time begins at the server's midnight.
+(seed, round, device), and its network by exp(network_round_spread * v'). Every day a device is available for `hours`
+from `from_hour` on, by a clock of its own that is up to `zones` hours ahead of the server's, or by the habits of
+`[availability]`; simulated time begins at the server's midnight.
 
 Nothing is drawn for devices that are not asked, so a million devices cost nothing.
 """
@@ -16,7 +17,8 @@ Nothing is drawn for devices that are not asked, so a million devices cost nothi
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -30,6 +32,7 @@ from fedprox.config.fields import NotNegative, Positive, Section, Text, broken_r
 from fedprox.config.toml import dump_toml, read_toml
 from fedprox.core.errors import ConfigError, nearest, short
 from fedprox.core.randomness import Purpose, generator
+from fedprox.participation.clock.habits import HabitDraws, Habits, seconds_there
 from fedprox.participation.clock.timing import Devices
 
 __all__ = ["DeviceClass", "Profile", "ProfileDevices", "profile_names", "read_profile", "write_profile"]
@@ -52,6 +55,8 @@ class DeviceClass(Section):
     download_bytes_per_second: Positive
     upload_bytes_per_second: Positive
     network_spread: NotNegative = 0.0
+    upload_spread: NotNegative = 0.0
+    network_round_spread: NotNegative = 0.0
     latency_seconds: NotNegative = 0.0
     from_hour: Hour = 0.0
     hours: Hours = 24.0
@@ -59,20 +64,33 @@ class DeviceClass(Section):
 
 
 class Profile(Section):
-    """A profile: how much a device of speed 1 trains per second, and the classes; their shares sum to 1."""
+    """A profile: how much a device of speed 1 trains per second, and the classes; their shares sum to 1.
 
+    `availability` says when devices are there, in place of the classes' own hours; `origin` and `licence` say where the
+    numbers come from.
+    """
+
+    origin: Text = ""
+    licence: Text = ""
     samples_per_second: Positive
+    availability: Annotated[Habits | None, Field(description="a table of settings")] = None
     classes: Annotated[
         tuple[DeviceClass, ...], Field(strict=False, min_length=1, description="one or more [[classes]]")
     ]
 
 
 class ProfileDevices:
-    """The devices of a profile, for one seed; each is drawn when it is first looked at, and kept for a while."""
+    """The devices of a profile, for one seed; each is drawn when it is first looked at, and kept for a while.
 
-    def __init__(self, profile: Profile, seed: int) -> None:
+    Args:
+      rarity: how far a device's level is below that of others with the same draws, as a multiple of `level_spread`; for
+        profiles with `[availability]`.
+    """
+
+    def __init__(self, profile: Profile, seed: int, rarity: Callable[[int], float] | None = None) -> None:
         self.profile = profile
         self._seed = seed
+        self._rarity = rarity
         self._bounds = np.cumsum([kind.share for kind in profile.classes])
         self._drawn = lru_cache(maxsize=_MOST_KEPT)(self._draw)
 
@@ -81,19 +99,24 @@ class ProfileDevices:
         numbers = devices.tolist()
         drawn = [self._drawn(device) for device in numbers]
         kinds = [one.kind for one in drawn]
-        network = np.array([one.network for one in drawn])
-        pace = np.array([self._pace(device, kind, round) for device, kind in zip(numbers, kinds, strict=True)])
+        paces = [self._pace(device, kind, round) for device, kind in zip(numbers, kinds, strict=True)]
+        pace, network_pace = np.array(paces).reshape(-1, 2).T
+        network = np.array([one.network for one in drawn]) * network_pace
         return Devices(
             kind=tuple(kind.name for kind in kinds),
             samples_per_second=np.array([one.samples_per_second for one in drawn]) * pace,
             download=np.array([kind.download_bytes_per_second for kind in kinds]) * network,
-            upload=np.array([kind.upload_bytes_per_second for kind in kinds]) * network,
+            upload=np.array([one.kind.upload_bytes_per_second * one.upload for one in drawn]) * network,
             latency=np.array([kind.latency_seconds for kind in kinds]),
         )
 
     def seconds_left(self, devices: NDArray[np.int64], now: float) -> NDArray[np.float64]:
         """Return for how long each device stays available: 0 for one that is away, infinity for one that never is."""
-        return np.array([_left(self._drawn(device), now) for device in devices.tolist()])
+        drawn, habits = [self._drawn(device) for device in devices.tolist()], self.profile.availability
+        if habits is None:
+            return np.array([_left(one, now) for one in drawn])
+        level, peak, begins = np.array([(one.level, one.peak_hour, one.begins) for one in drawn]).reshape(-1, 3).T
+        return seconds_there(habits, HabitDraws(level, peak, begins), devices, now, self._seed)
 
     def _draw(self, device: int) -> _Drawn:
         random = generator(self._seed, Purpose.CLOCK_DEVICE, device=device)
@@ -102,13 +125,27 @@ class ProfileDevices:
         place = int(np.searchsorted(self._bounds, which * self._bounds[-1], side="right"))
         kind = self.profile.classes[min(place, len(self._bounds) - 1)]
         rate = self.profile.samples_per_second * kind.speed * np.exp(kind.spread * speed)
-        return _Drawn(kind, float(rate), float(np.exp(kind.network_spread * network)), zone * kind.zones)
+        drawn = _Drawn(kind, float(rate), float(np.exp(kind.network_spread * network)), zone * kind.zones)
+        if kind.upload_spread:
+            drawn = replace(drawn, upload=float(np.exp(kind.upload_spread * random.standard_normal())))
+        habits = self.profile.availability
+        if habits is None:
+            return drawn
+        level, peak = random.standard_normal(2)
+        rarity = self._rarity(device) if self._rarity is not None else 0.0
+        return replace(
+            drawn,
+            level=habits.level + habits.level_spread * (level - rarity),
+            peak_hour=habits.peak_hour + habits.peak_spread_hours * peak - drawn.hours_ahead,
+            begins=random.random() * habits.slot_seconds,
+        )
 
-    def _pace(self, device: int, kind: DeviceClass, round: int) -> float:
-        if kind.round_spread == 0:
-            return 1.0
-        normal = generator(self._seed, Purpose.CLOCK_ROUND, round, device).standard_normal()
-        return float(np.exp(kind.round_spread * normal))
+    def _pace(self, device: int, kind: DeviceClass, round: int) -> tuple[float, float]:
+        """Return by what a device's speed and its network are multiplied in a round."""
+        if kind.round_spread == 0 and kind.network_round_spread == 0:
+            return 1.0, 1.0
+        speed, network = generator(self._seed, Purpose.CLOCK_ROUND, round, device).standard_normal(2)
+        return float(np.exp(kind.round_spread * speed)), float(np.exp(kind.network_round_spread * network))
 
 
 @dataclass(frozen=True)
@@ -117,13 +154,17 @@ class _Drawn:
     samples_per_second: float
     network: float
     hours_ahead: float
+    upload: float = 1.0
+    level: float = 0.0
+    peak_hour: float = 0.0
+    begins: float = 0.0
 
 
 def profile_names() -> list[str]:
     """Return the names of the built-in profiles.
 
     >>> profile_names()
-    ['equal', 'phones']
+    ['equal', 'phones', 'phones-2020']
     """
     return sorted(
         Path(item.name).stem for item in files("fedprox.participation.clock").iterdir() if item.name.endswith(".toml")
@@ -144,7 +185,7 @@ def read_profile(name: str) -> Profile:
         path = Path(str(files("fedprox.participation.clock").joinpath(f"{name}.toml")))
     else:
         raise ConfigError(
-            f"`systems.profile` must be a .toml file or one of {_known()}; got {name!r}"
+            f"`systems.profile` must be a .toml or .jsonl file or one of {_known()}; got {name!r}"
             + nearest(name, profile_names())
         )
     try:
@@ -154,13 +195,23 @@ def read_profile(name: str) -> Profile:
     total = sum(kind.share for kind in profile.classes)
     if abs(total - 1) > 1e-6:
         raise ConfigError(f"profile {name}: the `share` of all classes must sum to 1; got {total:g}")
+    if profile.availability is not None:
+        for kind in profile.classes:
+            if kind.hours != 24 or kind.from_hour:
+                raise ConfigError(
+                    f"profile {name}: `hours` and `from_hour` of {kind.name!r} must be left out with [availability], "
+                    f"which says when devices are there; got {kind.hours:g} and {kind.from_hour:g}"
+                )
     return profile
 
 
 def write_profile(profile: Profile, comment: str = "") -> str:
     """Return a profile as TOML text, with a comment at the top."""
     lines = [f"# {line}".rstrip() for line in comment.splitlines()]
-    lines.append(f"samples_per_second = {profile.samples_per_second!r}")
+    stated = {key: value for key in ("origin", "licence") if (value := getattr(profile, key))}
+    lines.append(dump_toml({**stated, "samples_per_second": profile.samples_per_second}).rstrip())
+    if profile.availability is not None:
+        lines += ["", "[availability]", dump_toml(profile.availability.model_dump()).rstrip()]
     for kind in profile.classes:
         lines += ["", "[[classes]]", dump_toml(kind.model_dump()).rstrip()]
     return "\n".join(lines) + "\n"
@@ -194,6 +245,7 @@ def _sentence(error: ValidationError) -> str:
         if part not in fields:
             return f"unknown key `{place}`" + nearest(part, fields)
         rule = fields[part].description or rule
+        owner = Habits if part == "availability" else owner
     if first["type"] == "missing":
         return f"`{place}` must be given: {rule}"
     return f"`{place}` must be {broken_rule(first, rule)}; got {short(first['input'])}"

@@ -5,15 +5,17 @@
 
 Line k + 1 is device k. The first three fields are needed. `available` are the spans of seconds since the start in which
 the device can be asked; they repeat every `period_seconds`, a day where nothing is said; without them it always can.
-`class` is a name for the report.
+A device whose `available` is [] is never asked. `class` is a name for the report.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +54,53 @@ class Trace:
 
     def seconds_left(self, devices: NDArray[np.int64], now: float) -> NDArray[np.float64]:
         """Return for how long each device stays available: 0 for one that is away, infinity for one that never is."""
+        if now >= self.repeats_after:
+            warnings.warn(
+                f"the run has lasted longer than its trace, {self.repeats_after:.0f} simulated seconds; who is "
+                "available repeats from the trace's beginning",
+                stacklevel=2,
+            )
         return np.array([_left(self.spans[device], float(self.period[device]), now) for device in devices.tolist()])
 
+    @cached_property
+    def repeats_after(self) -> float:
+        """The simulated time at which availability begins to repeat; infinity where it is a pattern of one day."""
+        periods = [period for spans, period in zip(self.spans, self.period.tolist(), strict=True) if spans is not None]
+        return min((period for period in periods if period != _DAY), default=math.inf)
 
-def read_trace(path: str | Path, devices: int) -> Trace:
-    """Read a trace with one line for each of `devices` devices."""
-    missing = f"`systems.trace` must be a file that exists; got {str(path)!r}"
+
+def read_trace(path: str | Path, devices: int | None, field: str = "systems.trace") -> Trace:
+    """Read a trace with one line for each of `devices` devices; None: with any number of lines."""
+    missing = f"`{field}` must be a file that exists; got {str(path)!r}"
     with reading(path, "a readable trace", name=f"trace {path}", missing=missing):
-        return _read(path, devices)
+        trace = _read(path, devices)
+    _warn_of_absent(path, trace)
+    return trace
 
 
-def _read(path: str | Path, devices: int) -> Trace:
+def _warn_of_absent(path: str | Path, trace: Trace) -> None:
+    absent = [number for number, spans in enumerate(trace.spans, start=1) if spans == ()]
+    if len(absent) == len(trace.spans):
+        raise DataError(f"trace {path}: at least one device must be available at some time; all `available` are []")
+    if absent:
+        shown = ", ".join(map(str, absent[:5])) + (", …" if len(absent) > 5 else "")
+        warnings.warn(
+            f"trace {path}: {len(absent)} of {len(trace.spans)} devices are never available and are never asked "
+            f"(lines {shown})",
+            stacklevel=4,
+        )
+
+
+def _read(path: str | Path, devices: int | None) -> Trace:
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise DataError(f"trace {path} is not UTF-8 text (byte {error.start})") from None
     if lines[-1] == "":
         del lines[-1]
-    if len(lines) != devices:
+    if not lines:
+        raise DataError(f"trace {path} must have a line for each device; it is empty")
+    if devices is not None and len(lines) != devices:
         raise DataError(f"trace {path} must have one line for each of the {devices} devices; got {len(lines)} lines")
     rows = [_row(f"trace {path}, line {number}", line) for number, line in enumerate(lines, start=1)]
     return Trace(
