@@ -150,7 +150,7 @@ def test_a_profile_survives_being_written(tmp_path):
     file = tmp_path / "own.toml"
     file.write_text(write_profile(read_profile("phones"), "two\nlines"))
     assert read_profile(str(file)) == read_profile("phones")
-    assert file.read_text().startswith("# two\n# lines\nsamples_per_second = ")
+    assert file.read_text().startswith("# two\n# lines\norigin = ")
 
 
 @pytest.mark.parametrize(
