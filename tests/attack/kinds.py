@@ -10,21 +10,18 @@ import gzip
 import importlib
 import json
 import random
-import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from typer.testing import CliRunner
 
 import fedprox
 from attack.mutations import NASTY, damaged, nasty_settings
-from attack.settings import SMALL, drawn_settings
-from fedprox.cli import app
+from attack.run_folders import SilentChangeError, attack_checkpoint, attack_record, attack_run_folder, damage_folder
+from attack.settings import drawn_settings
 from fedprox.config import Config
 from fedprox.config.toml import read_toml
 from fedprox.core.errors import FedProxError
@@ -41,14 +38,8 @@ from fedprox.participation.clock.trace import read_trace
 from fedprox.population import Population
 from fedprox.population.folder import open_population
 from fedprox.population.writer import save_population
-from fedprox.runs.checkpoint import Checkpoint
-from fedprox.runs.folder import RunFolder
 
 __all__ = ["KINDS", "Kind"]
-
-
-class SilentChangeError(Exception):
-    """Damaged input was taken for what was written."""
 
 
 @dataclass(frozen=True)
@@ -153,83 +144,14 @@ def _contents(population: Population) -> list[bytes]:
     return [*parts, str(population.classes).encode(), *(population.name(k).encode() for k in range(population.devices))]
 
 
-def _damage_folder(source: Path, target: Path, dice: random.Random) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target)
-    file = dice.choice(sorted(path for path in target.rglob("*") if path.is_file()))
-    if dice.random() < 0.1:
-        file.unlink()
-    elif dice.random() < 0.05:
-        file.unlink()
-        file.mkdir()
-    else:
-        file.write_bytes(damaged(file.read_bytes(), dice))
-
-
 def _population_attack(folder: Path, dice: random.Random) -> None:
-    _damage_folder(folder / "population", folder / "case", dice)
+    damage_folder(folder / "population", folder / "case", dice)
     whole = _contents(open_population(folder / "population"))
     population = open_population(folder / "case", verify=dice.random() < 0.3)
     population.check()  # as a run does before it uses the samples
     population.check(test=True)
     if _contents(population) != whole:
         raise SilentChangeError("a damaged population was read")
-
-
-def _run_make(folder: Path) -> None:
-    fedprox.train({**SMALL, "checkpoint": {"every": 1}}, out=folder / "run")
-    result = fedprox.train({**SMALL, "rounds": 3})
-    np.savez(folder / "expected.npz", *[np.asarray(leaf) for leaf in result.params.values()])
-
-
-def _run_attack(folder: Path, dice: random.Random) -> None:
-    _damage_folder(folder / "run", folder / "case", dice)
-    commands, weights = (["watch", "--once"], ["export"], ["evaluate"], ["report"]), (6, 2, 2, 1)  # the slow ones less
-    result = CliRunner().invoke(app, [*dice.choices(commands, weights)[0], str(folder / "case")])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    if result.exit_code:
-        raise FedProxError(result.output)
-
-
-def _checkpoint_attack(folder: Path, dice: random.Random) -> None:
-    """Resume a damaged run folder: it must go on from a state that the run had, or be refused."""
-    shutil.rmtree(folder / "case", ignore_errors=True)
-    shutil.copytree(folder / "run", folder / "case")
-    names = [
-        path for path in (folder / "case").rglob("*") if path.is_file() and path.name not in ("lock", "config.toml")
-    ]
-    file = dice.choice(sorted(names))
-    file.write_bytes(damaged(file.read_bytes(), dice))
-    config = Config.from_dict({**SMALL, "rounds": 3, "checkpoint": {"every": 1}})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if dice.random() < 0.1:
-            result = fedprox.train(config, out=folder / "case", resume=True)
-            with np.load(folder / "expected.npz") as expected:
-                whole = [expected[name] for name in expected.files]
-            is_same = all(np.array_equal(a, b) for a, b in zip(whole, result.params.values(), strict=True))
-        else:  # what decides how it goes on, without the round itself
-            resumed = RunFolder(folder / "case", config, resume=True)
-            resumed.close()
-            is_same = resumed.checkpoint is None or _state(resumed.checkpoint) in _states(folder / "run")
-    if not is_same:
-        raise SilentChangeError("a run went on from a damaged checkpoint")
-
-
-@cache
-def _states(run: Path) -> list[bytes]:
-    """Return the states that a whole run has kept."""
-    found = []
-    for name in ("state", "previous"):
-        tensors, values = read_tensors(run / "checkpoint" / f"{name}.safetensors")
-        found.append(_state(Checkpoint(values["round"], tensors, values["state"])))
-    return found
-
-
-def _state(checkpoint: Checkpoint) -> bytes:
-    arrays = [name.encode() + array.tobytes() for name, array in sorted(checkpoint.tensors.items())]
-    return b"".join([json.dumps([checkpoint.round, checkpoint.state], sort_keys=True).encode(), *arrays])
 
 
 def _model_make(folder: Path) -> None:
@@ -318,8 +240,9 @@ KINDS: dict[str, Kind] = {
     "profiles": _file("profile.toml", _write_profile, lambda file: read_profile(str(file))),
     "configs": Kind(lambda folder: None, _config_attack),
     "populations": Kind(_population_make, _population_attack),
-    "run folders": Kind(_run_make, _run_attack),
-    "checkpoints": Kind(_run_make, _checkpoint_attack),
+    "run folders": Kind(lambda folder: None, attack_run_folder),
+    "checkpoints": Kind(lambda folder: None, attack_checkpoint),
+    "records": Kind(lambda folder: None, attack_record),
     "models": Kind(_model_make, _model_attack),
     "csv": _file("data.csv", _write_csv, read_csv),
     "plays": _file("plays.txt", _write_plays, read_roles),

@@ -53,22 +53,33 @@ def _serve(
 ) -> None:  # fmt: skip
     contexts: dict[int, Context] = {}
     while True:
-        received = receive()
-        if received is None:
+        try:
+            message = _receive(receive, pull_object, confirm)
+        except Exception as error:  # its run has ended meanwhile
+            sys.stderr.write(f"the message could not be read: {type(error).__name__}: {error}\n")
+            continue
+        if message is None:
             time.sleep(_POLL)
             continue
-        metadata, tree = received[0].metadata, received[1]
-        run = metadata.run_id
-        message = pull_and_inflate_object_from_tree(
-            tree, partial(pull_object, run), partial(confirm, run), return_type=Message
-        )
-        message.metadata.__dict__["_message_id"] = tree.object_id
+        run = message.metadata.run_id
         if run not in contexts:
             about = get_run(run)
             settings = get_fused_config_from_fab(get_fab(about.fab_hash, run).content, about)
             contexts[run] = Context(run, node, numbers, RecordDict(), settings, about.series_id)
             TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, node, 1
         _reply(app, message, contexts[run], send, partial(push_object, run))
+
+
+def _receive(receive: Any, pull_object: Any, confirm: Any) -> Message | None:
+    received = receive()
+    if received is None:
+        return None
+    run, tree = received[0].metadata.run_id, received[1]
+    message = pull_and_inflate_object_from_tree(
+        tree, partial(pull_object, run), partial(confirm, run), return_type=Message
+    )
+    message.metadata.__dict__["_message_id"] = tree.object_id
+    return message
 
 
 def _reply(app: Any, message: Message, context: Context, send: Any, push_object: Any) -> None:

@@ -21,6 +21,7 @@ from fedprox.cli.app import (
     output_console,
     say_json,
 )
+from fedprox.core.files import write_atomically
 
 if TYPE_CHECKING:
     from fedprox.experiments.suite import Suite
@@ -184,7 +185,7 @@ def _compare(
     compared = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != CHOOSING)
     page = write_report(compared, folder / "report.html", title)
     table = comparison.table()
-    (folder / "table.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    write_atomically(folder / "table.json", (json.dumps(table, indent=2) + "\n").encode())
     along = {} if axis.name == "rounds" else {"along": comparison.along(axis)}
     if as_json:
         say_json({"out": str(folder), "picture": str(picture), "report": str(page), "table": table, **along})
@@ -227,7 +228,7 @@ def _run_suite(
     picture = save_picture(suite_curves(histories, title, axis), folder)
     page = write_report([folder], folder / "report.html", title)
     table = suite_table(comparisons)
-    (folder / "table.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    write_atomically(folder / "table.json", (json.dumps(table, indent=2) + "\n").encode())
     if as_json:
         say_json({"out": str(folder), "picture": str(picture), "report": str(page), "table": table})
         return

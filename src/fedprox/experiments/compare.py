@@ -21,7 +21,7 @@ from fedprox.experiments.scheduler import Ended, Event, Job
 from fedprox.experiments.unfinished import run_unfinished
 from fedprox.methods import Method
 from fedprox.runs.curve_axis import SECONDS, Axis, common_end, common_loss, first_at, value_at
-from fedprox.runs.folder import check_empty, read_history
+from fedprox.runs.folder import check_empty, read_complete
 from fedprox.runs.history import History
 
 __all__ = [
@@ -246,7 +246,7 @@ def collect(ended: Sequence[Ended]) -> Comparison:
         raise failure(failed, len(ended))
     comparison = Comparison({}, {})
     for end in ended:
-        comparison.histories.setdefault(end.job.name, []).append(read_history(end.job.out))
+        comparison.histories.setdefault(end.job.name, []).append(read_complete(end.job.out))
         comparison.summaries.setdefault(end.job.name, []).append(end.summary or {})
     return comparison
 

@@ -21,6 +21,7 @@ from fedprox.experiments.compare import Comparison, check_apart, failure
 from fedprox.experiments.given_objects import check_job_continues, named_objects
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.experiments.unfinished import is_complete
+from fedprox.runs.folder import read_complete
 from fedprox.runs.reader import load_run
 from fedprox.runs.seed_groups import group_runs
 
@@ -51,7 +52,7 @@ class Sweep:
         """
         groups = group_runs(map(load_run, self.done))
         comparison = Comparison(
-            {group.label: [run.history for run in group.runs] for group in groups},
+            {group.label: [read_complete(run.path) for run in group.runs] for group in groups},
             {group.label: [run.summary or {} for run in group.runs] for group in groups},
         )
         return sorted(comparison.table(), key=_worse_to_the_end)

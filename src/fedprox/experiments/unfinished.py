@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.runs.folder import read_summary
-from fedprox.runs.records import is_record_of, keep_record
+from fedprox.runs.records import is_record_of, keep_record, use_record
 
 __all__ = ["is_complete", "run_unfinished"]
 
@@ -17,7 +17,7 @@ def is_complete(job: Job) -> bool:
     summary = read_summary(job.out)
     if summary is None:
         return False
-    return summary["ended"] in ("converged", "diverged") or summary["rounds"] >= job.config.rounds
+    return summary["ended"] in ("converged", "diverged") or summary.get("rounds", 0) >= job.config.rounds
 
 
 def run_unfinished(
@@ -36,7 +36,7 @@ def run_unfinished(
     places = {} if root is None or records is None else {job.out: records / job.out.relative_to(root) for job in jobs}
     for job in jobs:
         if job.out in places and read_summary(job.out) is None and is_record_of(places[job.out], job.config):
-            keep_record(places[job.out], job.out, devices=True)
+            use_record(places[job.out], job.out)
 
     def keep(ended: Ended) -> None:
         if ended.job.out in places and is_complete(ended.job):

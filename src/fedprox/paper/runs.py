@@ -25,7 +25,7 @@ from fedprox.paper.protocol import DATASETS
 from fedprox.paper.reduced import STAND_IN_MODEL, reduced_folder, write_reduced
 from fedprox.paper.scales import Scale
 from fedprox.runs.folder import read_summary
-from fedprox.runs.records import keep_record
+from fedprox.runs.records import check_record, keep_record
 
 __all__ = [
     "Setting",
@@ -191,7 +191,9 @@ def finished_folder(job: Job, setting: Setting) -> Path | None:
     folders = [job.out, *([setting.records / job.out.name] if setting.records else [])]
     for folder in folders:
         summary = read_summary(folder)
-        if summary is not None and summary["rounds"] >= job.config.rounds:
+        if summary is not None and summary.get("rounds", 0) >= job.config.rounds:
+            if folder != job.out:
+                check_record(folder)
             return folder
     return None
 

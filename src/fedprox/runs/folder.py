@@ -42,11 +42,13 @@ __all__ = [
     "check_usable",
     "is_measured",
     "is_running",
+    "read_complete",
     "read_history",
     "read_summary",
 ]
 
 _BEGINNINGS = {"checkpoint", ".config.toml.new"}  # what a process leaves that dies before it has written a config
+_MEASURES = ("train_loss", "train_accuracy", "test_accuracy")
 _RESULTS = ("model.safetensors", "evaluation.jsonl", "summary.json")  # in the order in which they are written
 
 
@@ -192,6 +194,20 @@ def read_history(path: str | Path, name: str = "metrics") -> History:
         if problem is not None:
             raise RunFolderError(f"{file}, line {number}: {problem}")
         history.append(record)
+    return history
+
+
+def read_complete(path: str | Path) -> History:
+    """Read the measured rounds of a run that has ended, which must go as far as its summary says."""
+    history, summary = read_history(path), read_summary(path) or {}
+    wanted, last = summary.get("result", {}).get("round"), history[-1]["round"] if history else None
+    if last is None or last != wanted:
+        raise RunFolderError(f"{path}/metrics.jsonl must go to round {wanted}, as summary.json says; got {last}")
+    for row in history:
+        if missing := [name for name in _MEASURES if name not in row]:
+            raise RunFolderError(f"{path}/metrics.jsonl, round {row['round']}: `{missing[0]}` is missing")
+    if "seconds" not in summary:
+        raise RunFolderError(f"{path}/summary.json is not the summary of a run: `seconds` is missing")
     return history
 
 

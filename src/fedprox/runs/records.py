@@ -1,37 +1,79 @@
 """The small records of finished runs: settings, measured rounds and summary, a few kilobytes each.
 
 They fit into a repository, and stand for the run where its folder is gone: long experiments continue on another
-machine without running again what is done.
+machine without running again what is done. A record carries the digests of its files; a damaged one is refused.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 from fedprox.config import Config
+from fedprox.core.errors import RunFolderError
 from fedprox.core.files import write_atomically
-from fedprox.runs.folder import read_summary
+from fedprox.core.reading import reading
+from fedprox.runs.folder import read_complete, read_summary
 
-__all__ = ["is_record_of", "keep_record"]
+__all__ = ["check_record", "is_record_of", "keep_record", "use_record"]
 
 _FILES = ("config.toml", "metrics.jsonl", "summary.json")  # the summary last: it says that the record is whole
+_DIGESTS = "digests.json"
 _NOT_THE_RUN = ("engine", "checkpoint")  # what does not change a result
 
 
 def keep_record(run: Path, folder: Path, *, devices: bool = False) -> None:
-    """Copy a record, or that of a finished run, into `folder`; with `devices` also who took part in each round."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (*(("devices.jsonl",) if devices else ()), *_FILES):
-        write_atomically(folder / name, (run / name).read_bytes())
+    """Keep the record of a finished run in `folder`; with `devices` also who took part in each round."""
+    contents = _read(run, devices)
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    _write(folder, {_DIGESTS: (json.dumps(digests, indent=1) + "\n").encode(), **contents})
+
+
+def use_record(folder: Path, run: Path) -> None:
+    """Put a record, with who took part in each round, in the place of a run folder."""
+    check_record(folder)
+    _write(run, _read(folder, devices=True))
+
+
+def check_record(folder: Path) -> None:
+    """Refuse a record whose files are not those that were kept; one without digests must be readable."""
+    if (folder / _DIGESTS).exists():
+        with reading(folder / _DIGESTS, "the list of digests of a record", error=RunFolderError):
+            digests = dict(json.loads((folder / _DIGESTS).read_bytes()))
+        for name in {*digests, *_FILES}:
+            with reading(folder / name, "part of a record", error=RunFolderError):
+                found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+            if found != digests.get(name):
+                raise RunFolderError(
+                    f"{folder} is a damaged record: {name} is not the file that was kept; without the record, its run "
+                    "is done again"
+                )
+    read_complete(folder)
 
 
 def is_record_of(folder: Path, config: Config) -> bool:
     """Return whether a folder holds the record of a whole run of a config."""
     summary = read_summary(folder)
-    if summary is None or summary["rounds"] < config.rounds:
+    if summary is None or summary.get("rounds", 0) < config.rounds:
         return False
+    check_record(folder)
     found, wanted = Config.from_toml(folder / "config.toml").to_dict(), config.to_dict()
     for section in _NOT_THE_RUN:
         found.pop(section, None)
         wanted.pop(section, None)
     return found == wanted
+
+
+def _read(folder: Path, devices: bool) -> dict[str, bytes]:
+    contents = {}
+    for name in (*(("devices.jsonl",) if devices else ()), *_FILES):
+        with reading(folder / name, "part of a run", error=RunFolderError):
+            contents[name] = (folder / name).read_bytes()
+    return contents
+
+
+def _write(folder: Path, contents: dict[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
