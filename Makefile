@@ -40,7 +40,7 @@ attack: $(VENV)/ready-dev  ## damaged input for every reader: SEED and SECONDS p
 kills: $(VENV)/ready-dev  ## commands that are killed at random moments: SEED and KILLS
 	PYTHONPATH=tests $(BIN)/python -m attack.kills --seed $(or $(SEED),0) --kills $(or $(KILLS),100)
 
-attack-federation: $(VENV)/ready-dev  ## a real federation of five nodes, of which one answers with damaged messages
+attack-federation: $(VENV)/ready-dev  ## a real federation of five nodes, one of which answers with damaged messages
 	PYTHONPATH=tests $(BIN)/python -m attack.federation --seed $(or $(SEED),0) --rounds $(or $(ROUNDS),200)
 
 clean:

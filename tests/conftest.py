@@ -1,6 +1,10 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import warnings
+from collections import Counter
 from pathlib import Path
 
 import platformdirs
@@ -13,7 +17,10 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import numpy as np
 import pytest
 
+from fedprox.cli import main
+from fedprox.config import part_search
 from fedprox.population import Population
+from processor_time import function_name, read_seconds
 
 # A shell starts what runs in its background deaf to interrupts, and children inherit that; tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,34 +47,12 @@ SLOW_FILES = {
 }
 
 
-# Single tests that start processes, read large files or try many damaged ones: each took more than 2 s of CPU time.
-SLOW_TESTS = {
-    "test_a_full_standard_output_is_a_sentence",
-    "test_a_method_of_ones_own_runs_in_every_command",
-    "test_a_module_in_the_current_folder_is_not_imported_by_workers",
-    "test_a_new_project_is_a_flower_app_that_learns_in_three_rounds",
-    "test_a_part_that_raises_ends_the_run_with_its_traceback_and_the_folder_can_be_resumed",
-    "test_a_record_is_of_one_config",
-    "test_an_installed_module_wins_over_a_file_in_the_folder",
-    "test_an_interrupted_comparison_resumes",
-    "test_any_message_is_taken_or_refused",
-    "test_any_solver_of_ours_trains_a_torch_model",
-    "test_cifar_10_from_the_command_line",
-    "test_compare_over_bytes_shows_what_a_byte_buys",
-    "test_compare_over_seconds",
-    "test_damage_is_answered_with_data_or_a_sentence",
-    "test_jax_keeps_its_programs_in_ours_and_the_folder_is_private",
-    "test_memory_is_of_the_numbers_not_of_the_text",
-    "test_mnist_is_table_1",
-    "test_mu_is_chosen_by_shorter_runs_and_records_stand_for_runs",
-    "test_prepare_and_stats_from_a_users_folder",
-    "test_sent140_with_a_file_of_the_full_form",
-    "test_sent140_with_the_partial_file",
-    "test_the_command_prints_the_address_and_ends_with_an_interrupt",
-    "test_the_command_writes_picture_and_report_and_resumes",
-    "test_the_folder_is_searched_only_where_a_config_asks_for_it",
-}
+# A test function is slow, too, if it was measured to take this many seconds of processor time with all its parameters
+# (`processor_time.py` measures them).
+SLOW = 1.0
 
+# Files whose tests are long and share nothing; those of other files stay together, with their fixtures and programs.
+SPLIT_FILES = SLOW_FILES - {"test_deploy.py", "test_ray.py"}
 
 collect_ignore = ["attack/federation_app"]  # part of an app, which imports the rest of it
 
@@ -77,10 +62,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "not slow" and collection_path.name in SLOW_FILES else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow, and let each group of tests run in one process, the longest group first."""
+    seconds, count = read_seconds(), Counter(map(function_name, items))
+    total: Counter[str] = Counter()
+    groups = {}
     for item in items:
-        if item.path.name in SLOW_FILES or item.name.partition("[")[0] in SLOW_TESTS:
+        name = function_name(item)
+        if item.path.name in SLOW_FILES or seconds.get(name, 0.0) >= SLOW:
             item.add_marker(pytest.mark.slow)
+        groups[item] = item.nodeid if item.path.name in SPLIT_FILES else item.path.name
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+        total[groups[item]] += seconds.get(name, 0.0) / count[name]
+    items.sort(key=lambda item: -total[groups[item]])  # stable: the order within a group stays
 
 
 def population_of(sizes, features=5, classes=3, seed=0, test=0):
@@ -97,6 +92,32 @@ def population_of(sizes, features=5, classes=3, seed=0, test=0):
 @pytest.fixture
 def small_population():
     return population_of([7, 23, 4, 31, 12], test=3)
+
+
+@pytest.fixture
+def in_process(capfd, monkeypatch):
+    """Run `fedprox ARGUMENTS` in this process: what it prints is captured at the file descriptors, as a shell sees it.
+
+    A process of its own costs two seconds to import JAX, so tests start one only where the process is the point.
+    """
+
+    def run(*arguments, cwd):
+        capfd.readouterr()
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("default")
+            patch.chdir(cwd)
+            patch.setattr(sys, "argv", ["fedprox", *map(str, arguments)])
+            patch.setattr(sys, "path", list(sys.path))
+            patch.setattr(part_search, "_allowed", [])
+            try:
+                main()
+                code = 0
+            except SystemExit as end:
+                code = int(end.code or 0)
+        out, error = capfd.readouterr()
+        return subprocess.CompletedProcess(arguments, code, out, error)
+
+    return run
 
 
 @pytest.fixture

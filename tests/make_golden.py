@@ -5,12 +5,13 @@ python tests/make_golden.py
 
 import json
 from pathlib import Path
+from typing import Any
 
 import fedprox
 
 FILE = Path(__file__).with_name("golden.json")
 MEASURED = ("train_loss", "train_accuracy", "test_accuracy", "gradient_variance", "dissimilarity")
-RUNS = {
+RUNS: dict[str, Any] = {
     "fedavg-stragglers": {"method": {"name": "fedavg"}, "devices": {"stragglers": 0.9}},
     "fedprox-stragglers": {"method": {"mu": 1.0}, "devices": {"stragglers": 0.9}},
     "fedprox-proportional": {"method": {"mu": 0.1}, "devices": {"sampling": "proportional"}},

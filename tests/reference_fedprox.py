@@ -30,7 +30,7 @@ def local_solve(weight, bias, x, y, batches, learning_rate, mu):
 def round_of(weight, bias, devices, chosen, split_batches, weights, learning_rate, mu):
     """One round: `chosen` devices solve, and the server averages with `weights`."""
     solutions = [
-        local_solve(weight, bias, *devices[k], batches, learning_rate, mu)
+        local_solve(weight, bias, devices[k][0], devices[k][1], batches, learning_rate, mu)
         for k, batches in zip(chosen, split_batches, strict=True)
     ]
     return (
@@ -43,12 +43,12 @@ def measures(weight, bias, devices):
     """Return f(w), the gradient variance (weights p_k) and B(w)."""
     sizes = np.array([len(y) for _, y in devices])
     masses = sizes / sizes.sum()
-    values, gradients = [], []
+    values, slopes = [], []
     for x, y in devices:
         losses, slope_weight, slope_bias = losses_and_gradient(weight, bias, x, y)
         values.append(losses.mean())
-        gradients.append(np.concatenate([slope_weight.ravel(), slope_bias]))
-    gradients = np.array(gradients)
+        slopes.append(np.concatenate([slope_weight.ravel(), slope_bias]))
+    gradients = np.array(slopes)
     mean = masses @ gradients
     variance = masses @ ((gradients - mean) ** 2).sum(axis=1)
     b = np.sqrt(masses @ (gradients**2).sum(axis=1) / (mean @ mean))

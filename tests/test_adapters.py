@@ -110,11 +110,10 @@ def test_a_torch_model_has_our_losses_labels_gradients_and_curvature() -> None:
     assert model.predict is not None
     assert model.gradient is not None
     assert_close(jax.jit(model.loss)(params, x, y), OURS.loss(params, x, y))
-    assert_close(jax.jit(model.predict)(params, x), OURS.predict(params, x))  # type: ignore[misc]
+    assert_close(jax.jit(model.predict)(params, x), OURS.predict(params, x))
     along = jax.tree.map(np.ones_like, params)
-    theirs, ours = (
-        jax.jvp(partial(each.gradient, x=x, y=y, weights=weights), (params,), (along,)) for each in (model, OURS)
-    )
+    gradients: list[Any] = [model.gradient, OURS.gradient]
+    theirs, ours = (jax.jvp(partial(each, x=x, y=y, weights=weights), (params,), (along,)) for each in gradients)
     assert_close(theirs, ours)
 
 
@@ -280,9 +279,9 @@ def test_wrong_modules_losses_and_types_get_one_sentence() -> None:
         fedprox.train(settings(), population=data or population(), model=model, solver=solver)
 
     with pytest.raises(ConfigError, match=r"make one of it with `model, solver = fedprox.adapters.torch.from_torch"):
-        fedprox.train(settings(), population=population(), model=softmax_in_torch())  # type: ignore[arg-type]
+        fedprox.train(settings(), population=population(), model=softmax_in_torch())
     with pytest.raises(ConfigError, match=r"`model` must be a fedprox.Model; got builtins.int"):
-        fedprox.train(settings(), population=population(), model=3)  # type: ignore[arg-type]
+        fedprox.train(settings(), population=population(), model=3)
     with pytest.raises(ConfigError, match=r"one number per example \(reduction='none'\), .* it has shape \(\)"):
         run(softmax_in_torch(), nn.CrossEntropyLoss())
     with pytest.raises(ConfigError, match=r"`loss` cannot be taken of outputs .* and labels of int64"):
@@ -290,7 +289,7 @@ def test_wrong_modules_losses_and_types_get_one_sentence() -> None:
     with pytest.raises(ConfigError, match=r"parameters of type float32; 'weight' is torch.float64"):
         run(softmax_in_torch().double())
     with pytest.raises(ConfigError, match=r"`module` must be a torch.nn.Module; got int"):
-        from_torch(3)  # type: ignore[arg-type]
+        from_torch(3)
     with pytest.raises(ConfigError, match="`device` must name a device of this machine; got 'nowhere'"):
         from_torch(softmax_in_torch(), device="nowhere")
     with pytest.raises(ConfigError, match="`transform` must take a batch, or a batch and a generator"):
@@ -373,7 +372,7 @@ def test_models_of_other_libraries_are_used_as_they_are(library: str, tmp_path: 
     x, y = population().test.x, population().test.y
     assert_close(theirs.loss(start, x, y), ours.loss(same, x, y))
     assert theirs.predict is not None
-    assert_close(theirs.predict(start, x), ours.predict(same, x))  # type: ignore[misc]
+    assert_close(theirs.predict(start, x), ours.predict(same, x))
     config = settings() | {"checkpoint": {"every": 1}}
     result = fedprox.train(config, population=population(), model=theirs, out=tmp_path / "run")
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]

@@ -1,6 +1,7 @@
 """Attacks: what is sent, who sends it, and that robust rules withstand it."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_flipped_labels_are_those_of_attackers_alone():
 @pytest.mark.parametrize("kind", ["sign_flip", "scale", "noise", "label_flip", "alie", "ipm"])
 @pytest.mark.parametrize("rule", ["mean", "median"])
 def test_a_run_under_attack_is_repeatable_on_any_number_of_workers(kind, rule, tmp_path):
-    config = {**SETTINGS, "rounds": 3, "attack": {"share": 0.2, "kind": kind}, "merge": {"rule": rule}}
+    config: dict[str, Any] = {**SETTINGS, "rounds": 3, "attack": {"share": 0.2, "kind": kind}, "merge": {"rule": rule}}
     one = fedprox.train({**config, "engine": {"workers": 1}}, population=POPULATION, out=tmp_path / "run")
     two = fedprox.train({**config, "engine": {"workers": 2}}, population=POPULATION)
     assert all(np.array_equal(one.params[key], two.params[key]) for key in one.params)
@@ -97,7 +98,7 @@ def test_a_run_under_attack_is_repeatable_on_any_number_of_workers(kind, rule, t
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "multi_krum", "geometric_median", "centered_clipping"])
 def test_robust_rules_lose_less_than_the_mean_under_attack(rule):
     attack = {"share": 0.2, "kind": "ipm", "strength": 10.0}
-    keys = {"trimmed_mean": {"trim": 0.25}, "multi_krum": {"byzantine": 4}}.get(rule, {})
+    keys: dict[str, Any] = {"trimmed_mean": {"trim": 0.25}, "multi_krum": {"byzantine": 4}}.get(rule, {})
     config = {**SETTINGS, "attack": attack}
     mean = fedprox.train(config, population=POPULATION).history[-1]["train_loss"]
     robust = fedprox.train({**config, "merge": {"rule": rule, **keys}}, population=POPULATION).history[-1]["train_loss"]

@@ -7,6 +7,7 @@ import math
 import os
 import runpy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def population():
 
 
 def settings(**changes):
-    base = {
+    base: dict[str, Any] = {
         "rounds": 3,
         "method": {"mu": 4.0},
         "solver": {"learning_rate": 0.1, "batch_size": 0, "epochs": 3},

@@ -1,4 +1,4 @@
-"""The command line as a person and a program use it: real processes."""
+"""The command line as a person and a program use it: real processes where a process is the point."""
 
 import json
 import os
@@ -28,16 +28,16 @@ def test_run_writes_a_folder_and_says_what_came_of_it(tmp_path):
     assert again.stderr == "fedprox: here already holds a run; choose another folder, or continue it with --resume\n"
 
 
-def test_run_for_programs(tmp_path):
-    done = fedprox("run", "synthetic-iid", *SMALL, "--json", cwd=tmp_path)
+def test_run_for_programs(in_process, tmp_path):
+    done = in_process("run", "synthetic-iid", *SMALL, "--json", cwd=tmp_path)
     answer = json.loads(done.stdout)
     assert answer["summary"]["rounds"] == 3
     assert (tmp_path / answer["out"]).is_dir()
 
 
-def test_a_config_file_of_a_run_runs_it_again(tmp_path):
-    fedprox("run", "synthetic-1-1", *SMALL, "--out", "first", cwd=tmp_path)
-    done = fedprox("run", "first/config.toml", "--out", "second", cwd=tmp_path)
+def test_a_config_file_of_a_run_runs_it_again(in_process, tmp_path):
+    in_process("run", "synthetic-1-1", *SMALL, "--out", "first", cwd=tmp_path)
+    done = in_process("run", "first/config.toml", "--out", "second", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second"))
     assert first == second
@@ -68,8 +68,8 @@ def test_a_config_file_of_a_run_runs_it_again(tmp_path):
         ),
     ],
 )
-def test_bad_input_gets_one_sentence_and_exit_code_2_and_writes_nothing(tmp_path, arguments, sentence):
-    done = fedprox(*arguments, cwd=tmp_path)
+def test_bad_input_gets_one_sentence_and_exit_code_2_and_writes_nothing(in_process, tmp_path, arguments, sentence):
+    done = in_process(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert done.stderr.startswith("fedprox: ")
@@ -80,9 +80,9 @@ def test_bad_input_gets_one_sentence_and_exit_code_2_and_writes_nothing(tmp_path
 
 @pytest.mark.parametrize("command", [["compare", "synthetic-1-1", *SMALL], ["demo", "--rounds", "1"]])
 @pytest.mark.parametrize("out", ["afile", "afile/x"])
-def test_a_file_in_the_place_of_a_folder_is_named_and_left_alone(tmp_path, command, out):
+def test_a_file_in_the_place_of_a_folder_is_named_and_left_alone(in_process, tmp_path, command, out):
     (tmp_path / "afile").write_text("mine")
-    done = fedprox(*command, "--out", out, cwd=tmp_path)
+    done = in_process(*command, "--out", out, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == f"fedprox: run folder {out} cannot be written: Not a directory\n"
     assert [file.read_text() for file in tmp_path.iterdir()] == ["mine"]
@@ -96,8 +96,8 @@ def test_a_file_in_the_place_of_a_folder_is_named_and_left_alone(tmp_path, comma
         (["-s", "data.name=leaf", "-s", "data.path=nowhere"], "nowhere/train must hold LEAF files"),
     ],
 )
-def test_input_that_no_run_can_use_is_an_error_of_the_input(tmp_path, command, setting, sentence):
-    done = fedprox(*command, "synthetic-1-1", "-s", "rounds=1", *setting, "--out", "here", cwd=tmp_path)
+def test_input_that_no_run_can_use_is_an_error_of_the_input(in_process, tmp_path, command, setting, sentence):
+    done = in_process(*command, "synthetic-1-1", "-s", "rounds=1", *setting, "--out", "here", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"fedprox: {sentence}")
     assert done.stderr.count("\n") == 1

@@ -38,7 +38,7 @@ def test_a_result_plots_itself(result: fedprox.Result, tmp_path: Path) -> None:
     assert (tmp_path / "run.pdf").read_bytes().startswith(b"%PDF")
     assert picture._repr_png_().startswith(b"\x89PNG")
     (line,) = picture.axes[0].lines
-    assert line.get_ydata().tolist() == result.history.column("train_loss")
+    assert line.get_ydata().tolist() == result.history.column("train_loss")  # type: ignore[union-attr]
 
 
 def test_a_result_writes_a_report_with_or_without_a_folder(result: fedprox.Result, tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_progress_in_a_notebook_is_one_bar(monkeypatch: pytest.MonkeyPatch) -> N
 
     shell = types.SimpleNamespace(kernel=object())
     module = types.SimpleNamespace(get_ipython=lambda: shell)
-    monkeypatch.setitem(sys.modules, "IPython", module)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython", module)
     drawing = types.SimpleNamespace(HTML=lambda text: text, display=display)
-    monkeypatch.setitem(sys.modules, "IPython.display", drawing)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython.display", drawing)
     assert progress.in_notebook()
     assert isinstance(open_bars(), NotebookBars)
     fedprox.train(SMALL, progress=True)

@@ -1,5 +1,7 @@
 """One compiled program serves all sizes, budgets, coefficients and learning rates."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -15,8 +17,8 @@ from fedprox.solvers import Stepwise, build, minibatch_program
 
 def test_nothing_is_compiled_again_when_sizes_epochs_mu_or_learning_rate_change(small_population):
     model = softmax_regression(small_population.shape[0], small_population.classes)
-    local = minibatch_program(model, build(SolverConfig()), 7)  # a batch size that no other test uses
-    measure = walk_program(model, LoadedSamples.of(small_population.train, model).block)
+    local: Any = minibatch_program(model, build(SolverConfig()), 7)  # a batch size that no other test uses
+    measure: Any = walk_program(model, LoadedSamples.of(small_population.train, model).block)
     before = measure._cache_size()
     for epochs, mu, rate, stragglers in ((1, 0.0, 0.1, 0.0), (3, 0.5, 0.2, 0.5), (5, 1.0, 0.01, 0.9)):
         result = fedprox.train(

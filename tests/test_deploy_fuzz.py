@@ -117,7 +117,7 @@ def test_ten_thousand_messages_are_taken_or_refused(records):
 
 
 def test_good_messages_are_taken():
-    work, report, introduction, gradient = (one.to_records() for one in GOOD)
+    work, report, introduction, gradient = (one.to_records() for one in GOOD)  # type: ignore[attr-defined]
     assert len(take_everywhere(work)) == 3  # without a problem of the work
     assert take_everywhere(report)[2] is None
     assert take_everywhere(introduction)[3] is None

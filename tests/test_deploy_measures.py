@@ -23,7 +23,7 @@ def errors(labels, predictions):
     return {"all": (labels != predictions).sum(), "first": ((labels != predictions) & (labels == 0)).sum()}
 
 
-errors.adds_up = True
+errors.adds_up = True  # type: ignore[attr-defined]
 
 
 def loudest(view, explore: int = 1):

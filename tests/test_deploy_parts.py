@@ -7,6 +7,7 @@ import re
 import stat
 import struct
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ POPULATION = population_of([24, 24, 24, 24], test=3)
 
 def build_config(**sections):
     """A federation of four small devices; all sizes are equal, so that programs are compiled once."""
-    settings = {
+    settings: dict[str, Any] = {
         "rounds": 3,
         "method": {"mu": 0.5},
         "devices": {"per_round": 3},
@@ -216,9 +217,9 @@ def test_messages_come_back_as_they_went(numbers, steps, cut):
     assert np.array_equal(back.params["a.b"], array)
     assert replace(back, params={}) == replace(work, params={})
     asked = Instruction(7, {"w": array}, {"w": array}, 3, 0.1, steps, 2.0)
-    back = Instruction.from_records(asked.to_records(), asked.params)
-    assert np.array_equal(back.linear["w"], array)
-    assert (back.device, back.round, back.mu, back.budget, back.seconds) == (7, 3, 0.1, steps, 2.0)
+    again = Instruction.from_records(asked.to_records(), asked.params)
+    assert np.array_equal(again.linear["w"], array)
+    assert (again.device, again.round, again.mu, again.budget, again.seconds) == (7, 3, 0.1, steps, 2.0)
 
 
 def npy(array, **more):

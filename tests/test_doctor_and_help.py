@@ -2,7 +2,9 @@
 
 import json
 import shlex
+from typing import Any
 
+import platformdirs
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -11,14 +13,15 @@ from fedprox import doctor
 from fedprox.cli import app
 from fedprox.core.extras import Extra
 
-COMMANDS = sorted(get_command(app).commands)
+GROUP: Any = get_command(app)
+COMMANDS = sorted(GROUP.commands)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_an_example_that_it_understands(name: str) -> None:
     result = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert result.exit_code == 0
-    command = get_command(app).commands[name]
+    command = GROUP.commands[name]
     example = command.help.split("Example: ")[1].split("\n")[0].split(" && ")[0]
     program, called, *arguments = shlex.split(example)
     assert (program, called) == ("fedprox", name)
@@ -37,7 +40,7 @@ def test_the_doctor_finds_this_machine_well() -> None:
 def test_the_doctor_says_what_is_wrong_and_how_to_fix_it(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    monkeypatch.setattr(doctor.platformdirs, "user_cache_path", lambda name: blocked / name)
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: blocked / name)
     monkeypatch.setattr(doctor, "EXTRAS", {"ray": Extra("no_such_module", "Ray", "a cluster")})
     monkeypatch.setattr(doctor, "_NEEDED", ("jax", "no-such-package"))
     result = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"})

@@ -4,6 +4,7 @@ import hashlib
 import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,8 @@ class Server(ThreadingHTTPServer):
     """
 
     content, version, breaks = CONTENT, '"1"', False
+    elsewhere = ""
+    plain: "Server"
 
     def __init__(self, plain=False):
         self.asked = []
@@ -39,7 +42,8 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        server, begin = self.server, int(self.headers.get("Range", "bytes=0-")[6:-1])
+        server: Any = self.server
+        begin = int(self.headers.get("Range", "bytes=0-")[6:-1])
         if self.headers.get("If-Range", server.version) != server.version:
             begin = 0
         server.asked.append((self.path, begin))

@@ -1,5 +1,7 @@
 """Convolutions and pooling of any program are brought into the forms that XLA runs fast within loops."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -162,11 +164,12 @@ def test_the_loops_over_steps_and_data_of_an_own_model_are_fast():
 
     model = Model("own", lambda key: jnp.zeros((2, 3, 3, 3)), loss, None)
     x, y, params = jnp.zeros((20, 3, 6, 6)), jnp.zeros(20), jnp.zeros((2, 3, 3, 3))
-    steps = minibatch_program(model, build(SolverConfig()), 4)
+    steps: Any = minibatch_program(model, build(SolverConfig()), 4)
     problem, rate, rows = Subproblem(params, jnp.float32(0)), jnp.float32(0.1), jnp.zeros((3, 4), jnp.int32)
     assert is_fast(steps.__wrapped__, params, (), problem, rate, x, y, jnp.array([0, 20, 0, 3]), rows)
     places = Places(jnp.array([0]), jnp.array([20]), (jnp.ones(1),))
-    assert is_fast(walk_program(model, 5).__wrapped__, params, x, y, places, jnp.array([0, 1]))
+    walk: Any = walk_program(model, 5)
+    assert is_fast(walk.__wrapped__, params, x, y, places, jnp.array([0, 1]))
 
 
 def test_operations_are_counted_by_hand():

@@ -97,7 +97,7 @@ def test_systems_that_cannot_exchange(tmp_path, monkeypatch, error):
     def missing(*_, **__):
         raise error("not here")
 
-    monkeypatch.setattr(folders.ctypes, "CDLL", missing)
+    monkeypatch.setattr(folders.ctypes, "CDLL", missing)  # type: ignore[attr-defined]
     target = save_population(population(0.0), tmp_path / "mine")
     save_population(population(1.0), target)
     assert open_population(target).train.x[0, 0] == 1.0

@@ -11,6 +11,7 @@ import os
 import struct
 import time
 import zipfile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -276,7 +277,7 @@ def test_configs_that_break_parsers(tmp_path):
 def test_arrow_columns_without_values(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for name in ("y", "device", "test", "f"):
-        columns = {"y": [0, 1], "device": ["a", "b"], "test": [False, False], "f": [1.0, 2.0]}
+        columns: dict[str, Any] = {"y": [0, 1], "device": ["a", "b"], "test": [False, False], "f": [1.0, 2.0]}
         columns[name] = [columns[name][0], None]
         parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
         with pytest.raises(DataError, match=f"the column {name} must have a value in every row; 1 have none"):

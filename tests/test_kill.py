@@ -42,7 +42,7 @@ def command(config: Path, out: Path, *more: str) -> list[str]:
 
 def start(config: Path, out: Path, *more: str) -> subprocess.Popen:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command(config, out, *more), **pipes)
+    return subprocess.Popen(command(config, out, *more), **pipes)  # type: ignore[call-overload]
 
 
 def lines(out: Path) -> int:

@@ -147,8 +147,8 @@ def test_b_is_what_bounded_variance_allows(population):
         assert measured.dissimilarity == pytest.approx(bound, rel=1e-4)
         assert measured.dissimilarity > 1.05  # the devices differ
         seen.append((measured.dissimilarity, measured.gradient_variance, norm2))
-    b, variance, norm2 = zip(*seen, strict=True)
-    assert max(b) <= theory.dissimilarity_bound(sigma2=max(variance), epsilon=min(norm2)) * (1 + 1e-4)
+    b, variances, norms2 = zip(*seen, strict=True)
+    assert max(b) <= theory.dissimilarity_bound(sigma2=max(variances), epsilon=min(norms2)) * (1 + 1e-4)
 
 
 def test_gradients_beyond_all_bounds_are_no_warning_whoever_adds_them():

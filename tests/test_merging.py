@@ -37,7 +37,7 @@ def test_each_entry_has_its_own_median():
 
 
 def test_less_than_half_of_the_weight_cannot_move_the_median_beyond_the_others():
-    good, bad = np.float32([1.0, 2.0]), np.float32([np.nan, np.inf, 1e30])
+    good, bad = np.array([1.0, 2.0], np.float32), np.array([np.nan, np.inf, 1e30], np.float32)
     weights = np.array([0.3, 0.25, 0.15, 0.15, 0.15])
     assert 1 <= weighted_median(np.concatenate([good, bad]), weights) <= 2
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -173,7 +175,7 @@ def test_an_extrapolation_below_one_is_refused(value):
 
 # every method under every budget rule
 
-BUDGET_RULES = {
+BUDGET_RULES: dict[str, Any] = {
     "all finish": {},
     "half straggle": {"devices": {"stragglers": 0.5}},
     "nine in ten straggle": {"devices": {"per_round": 8, "stragglers": 0.9}},
@@ -595,7 +597,7 @@ def test_an_alpha_that_sgd_cannot_follow_is_warned_of():
 
 def test_server_learning_rates_have_their_own_defaults():
     rates = {
-        name: Config.from_dict({"method": {"name": name}}).method.server_learning_rate
+        name: Config.from_dict({"method": {"name": name}}).method.server_learning_rate  # type: ignore[attr-defined]
         for name in ("fedavgm", "fedadam", "fedyogi")
     }
     assert rates == {"fedavgm": 1.0, "fedadam": 0.03, "fedyogi": 0.03}

@@ -220,7 +220,7 @@ def test_the_example_of_the_page_runs():
     page = (Path(__file__).parents[1] / "docs" / "choosing-mu.md").read_text()
     names = {"__name__": "example"}
     exec(page.partition("```python")[2].partition("```")[0], names)
-    assert names["result"].devices.column("mu") == [1.0, 0.5, 0.25, 0.125, 0.0625]
+    assert names["result"].devices.column("mu") == [1.0, 0.5, 0.25, 0.125, 0.0625]  # type: ignore[attr-defined]
 
 
 def test_auto_tells_similar_devices_from_different_ones():

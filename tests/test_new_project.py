@@ -56,7 +56,7 @@ def test_a_new_project_is_a_flower_app_that_learns_in_three_rounds(framework, tm
         for path in folder.glob("federation/*.py"):
             importlib.import_module(f"federation.{path.stem}")
         config = run_settings(project_settings(folder), {"set": "rounds=3"})
-        from federation import server_app, task
+        from federation import server_app, task  # type: ignore[import-not-found]
 
         assert isinstance(server_app.app, ServerApp)
         result = fedprox.train(config)

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -212,6 +214,35 @@ def test_data_sets_of_other_libraries():
     columns = Hugging(x=[[1.0, 2.0]] * 4, label=["p", "q"] * 2, who=[0, 0, 1, 1])
     assert read_dataset(columns, "who", y="label").labels == ("p", "q")
     assert read_dataset(columns, [0, 1, 2, 2], y="label").devices == 3
+    columns.features = {"label": SimpleNamespace(names=["cat", "dog", "eel"])}
+    columns["label"] = [0, 2, 0, 2]
+    for named in (read_dataset(columns, "who", y="label"), read_dataset(columns, [0, 1, 2, 2], y="label")):
+        assert (named.labels, named.classes) == (("cat", "dog", "eel"), 3)
+
+
+class Streamed:
+    column_names = ("x", "y")
+
+
+class Splits(dict):
+    column_names: ClassVar = {"train": ["x", "y"], "test": ["x", "y"]}
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        (Splits(), r"must be one split of a data set, such as data\['train'\]; got all of them"),
+        (Streamed(), "must have a length.*got Streamed: load it without streaming"),
+        ({"x": [1.0], "y": [0]}, r"a column 'device' for device; got x, y \(device=None puts all rows on one device\)"),
+        ({"x": [1.0, None], "y": [0, 1]}, "x must have a number in every row; column 'x', row 1 has none"),
+    ],
+)
+def test_a_table_that_cannot_be_read(table, sentence):
+    with pytest.raises(DataError, match=sentence):
+        fedprox.Population.from_frame(table, x=["x"], device="device" if "device" in sentence else None)
+
+
+def test_an_iterator_of_rows():
     assert read_iterator([("a", [1.0], "yes"), ("b", [2.0], "no")]).labels == ("no", "yes")
 
 
@@ -339,7 +370,7 @@ def test_a_regression_on_integers_sees_the_integers():
 def test_b_and_the_variance_have_axes_of_their_own():
     population = data.synthetic(1.0, 1.0)
     found = Heterogeneity(Statistics(30, 1, 1.0, 0.0), 1, 0, 0, 2.0, dissimilarity=3.0, gradient_variance=500.0)
-    axes = plot_heterogeneity(population, found).axes
+    axes: Any = plot_heterogeneity(population, found).axes
     heights = {each.get_xticklabels()[0].get_text(): each.patches[0].get_height() for each in axes[2:4]}
     assert heights == {"B(w$^0$)": 3.0, "gradient variance": 500.0}
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import numpy as np
 import pytest
@@ -181,6 +182,7 @@ class Breaking:
     """Parts that raise in the second round until they are mended."""
 
     is_broken = True
+    calls = 0
 
     @classmethod
     def check(cls, is_second):
@@ -249,7 +251,7 @@ def test_an_installed_entry_point_is_a_name(module, tmp_path, monkeypatch):
     entry_point(tmp_path / "site", "half", "[fedprox.methods]", f"half = {name}:Half")
     monkeypatch.syspath_prepend(tmp_path / "site")
     config = Config.from_dict({"method": {"name": "half", "strength": 0.1}})
-    assert fedprox.methods.build(config.method).strength == 0.1
+    assert fedprox.methods.build(config.method).strength == 0.1  # type: ignore[attr-defined]
     assert Config.from_dict(config.to_dict()) == config
     with pytest.raises(ConfigError, match=r"`method.name` must be one of .*, half, module:object; got 'hal'; did you"):
         Config.from_dict({"method": {"name": "hal"}})
@@ -290,7 +292,8 @@ def test_a_callable_brings_its_keys_types_and_defaults(module):
     settings = with_overrides({}, [f"method.name={name}:made", "method.count=3", "method.note=7", "seed=5"])
     config = Config.from_dict(settings)
     assert fedprox.methods.build(config.method, config.seed).name == "made 3 a 0.5 7 5"
-    assert (config.method.kind, config.method.share, config.method.note) == ("a", 0.5, "7")
+    keys: Any = config.method
+    assert (keys.kind, keys.share, keys.note) == ("a", 0.5, "7")
     for wrong, sentence in [
         ({}, r"`method.count` must be given with method.name = 'own_parts:made'"),
         ({"count": 1.5}, r"`method.count` must be a whole number; got 1.5"),
@@ -412,7 +415,7 @@ class Half(Method):
 
 def test_compare_and_sweep_take_objects(tmp_path, small_population):
     plan = {"rounds": 2, "devices": {"per_round": 2}, "solver": {"epochs": 1}}
-    methods = {"drops": "fedavg", "half": Half("half")}
+    methods: dict[str, Any] = {"drops": "fedavg", "half": Half("half")}
     comparison = fedprox.compare(plan, methods, seeds=2, out=tmp_path / "compare", population=small_population)
     assert [(row["method"], row["seeds"]) for row in comparison.table()] == [("drops", 2), ("half", 2)]
     mine = fedprox.train(plan, method=Half("half"), population=small_population)
@@ -427,7 +430,7 @@ def test_compare_and_sweep_take_objects(tmp_path, small_population):
     assert np.isfinite(comparison.table()[0]["train_loss"])
 
 
-SHORT = {"rounds": 3, "devices": {"per_round": 2}, "solver": {"epochs": 1}}
+SHORT: dict[str, Any] = {"rounds": 3, "devices": {"per_round": 2}, "solver": {"epochs": 1}}
 
 
 def test_schedules_of_ones_own_and_built_in(module, small_population, tmp_path):

@@ -101,7 +101,7 @@ def test_windows_opens_no_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     def refuse(*arguments: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(files.os, "open", refuse)
+    monkeypatch.setattr(files.os, "open", refuse)  # type: ignore[attr-defined]
     monkeypatch.setattr(files, "_IS_WINDOWS", True)
     files.write_atomically(tmp_path / "file", b"content")
     assert (tmp_path / "file").read_bytes() == b"content"

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,7 +141,7 @@ def test_the_noise_of_a_round_is_the_same_whoever_adds_it_and_whoever_is_lost(on
 
 def test_with_all_equal_devices_and_a_generous_norm_nothing_changes():
     population = population_of([10] * 6)
-    settings = {"devices": {"per_round": 6}}
+    settings: dict[str, Any] = {"devices": {"per_round": 6}}
     plain = run(population, {}, **settings)
     private = run(population, {"clip": 1e6}, **settings)
     for name, leaf in plain.params.items():
@@ -179,7 +180,7 @@ def test_a_lost_device_changes_neither_divisor_nor_noise(population, where):
     assert 0 < sum(record["kept"]) < 4
     assert record["weight"] == [0.25 if kept else 0.0 for kept in record["kept"]]
     assert [value is None for value in record["clipped"]] == [not kept for kept in record["kept"]]
-    settings["devices"]["failure"] = 1.0
+    settings["devices"]["failure"] = 1.0  # type: ignore[index]
     lost = run(population, NOISY | {"where": where}, rounds=1, **settings)
     values = np.concatenate([leaf.ravel() for leaf in lost.params.values()])
     assert values.std() == pytest.approx(0.8 * 0.5 / 4, rel=0.5)  # 18 parameters that are noise alone

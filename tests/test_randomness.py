@@ -1,5 +1,7 @@
 """Draws depend on (seed, purpose, round, device) and on nothing else."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ import fedprox
 from fedprox.core.randomness import Purpose, generator, words
 from test_limits import same_bits
 
-PLAN = {
+PLAN: dict[str, Any] = {
     "rounds": 4,
     "solver": {"epochs": 4, "batch_size": 4, "learning_rate": 0.1},
     "devices": {"per_round": 4, "stragglers": 0.5},

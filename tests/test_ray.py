@@ -18,6 +18,7 @@ import time
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -91,7 +92,11 @@ def test_objects_of_ones_own_and_a_second_draw(on_ray):
 
     population = population_of(SIZES)
     config = {**BASE, "method": {"name": "feddane", "second_draw": True, "mu": 0.5}}
-    objects = {"population": population, "solver": opaque(halve), "model": fedprox.models.softmax_regression(5, 3)}
+    objects: dict[str, Any] = {
+        "population": population,
+        "solver": opaque(halve),
+        "model": fedprox.models.softmax_regression(5, 3),
+    }
     assert_same(fedprox.train(config, **objects), on_ray(config, **objects)[0])
 
 
@@ -197,7 +202,7 @@ def test_an_error_of_the_work_itself_is_told_as_it_is(on_ray):
     wrong = opaque(lambda params, x, y, subproblem, budget, key: (params, budget + 1), "greedy")
     with pytest.raises(RunError, match="solver greedy on device"):
         on_ray(BASE, population=population_of(SIZES), solver=wrong)
-    broken = opaque(lambda params, x, y, subproblem, budget, key: 1 / 0, "broken")
+    broken = opaque(lambda params, x, y, subproblem, budget, key: 1 / 0, "broken")  # type: ignore[return-value]
     with pytest.raises(ZeroDivisionError):
         on_ray(BASE, population=population_of(SIZES), solver=broken)
 
@@ -338,7 +343,7 @@ def test_the_cluster_of_this_process_is_used(connected, address, monkeypatch):
 def test_the_folder_of_a_dead_process_is_removed_and_that_of_a_living_one_stays(tmp_path, monkeypatch):
     from fedprox.engines.ray import cluster
 
-    monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))  # type: ignore[attr-defined]
     monkeypatch.setattr(cluster, "_SHORT", 1000)
     (dead, lock), (living, held) = cluster._private_folder(), cluster._private_folder()
     lock.close()

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,7 +199,7 @@ class First(MergeRule):
         return replies[0]
 
 
-OBJECTS = {
+OBJECTS: dict[str, Any] = {
     "sampler": largest,
     "systems": one_step,
     "schedule": halved,
@@ -209,7 +210,7 @@ OBJECTS = {
     "engine": Watching,
     "metrics": {"hits": hits},
 }
-OTHERS = {
+OTHERS: dict[str, Any] = {
     "sampler": smallest,
     "systems": largest,
     "schedule": smallest,
@@ -289,7 +290,7 @@ def test_reports_name_what_ran(every_object: Path, mine: Population, tmp_path: P
 
 def test_compare_and_sweep_take_every_kind_of_object(mine: Population, tmp_path: Path) -> None:
     told: list[int] = []
-    given = {**OBJECTS, "callbacks": [lambda progress: told.append(progress.round)]}
+    given: dict[str, Any] = {**OBJECTS, "callbacks": [lambda progress: told.append(progress.round)]}
     both = fedprox.compare(PLAN, ["fedavg", Half("half")], out=tmp_path / "two", population=mine, **given)
     assert [row["hits"] is not None for row in both.table()] == [True, True]
     assert told == [0, 1, 2, 0, 1, 2]

@@ -55,7 +55,7 @@ def test_a_round_of_ten_million_devices_costs_no_more_than_one_of_a_hundred(monk
     import fedprox.participation.sampling as module
 
     asked = []
-    real = module.words
+    real = module.words  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "words", lambda count, *rest: asked.append(count) or real(count, *rest))
     for devices in (100, 10_000_000):
         offsets = np.arange(devices + 1)

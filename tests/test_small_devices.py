@@ -1,6 +1,7 @@
 """Groups of small devices: the same numbers as device by device, bit for bit."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,7 +48,7 @@ def groups(monkeypatch):
 
 
 def train(population, settings, **objects):
-    base = {
+    base: dict[str, Any] = {
         "rounds": 2,
         "method": {"name": "fedprox", "mu": 0.5},
         "solver": {"epochs": 10, "batch_size": 4, "learning_rate": 0.1},
@@ -67,7 +68,7 @@ def same(first, second):
         assert {**one, "solve_seconds": 0} == {**other, "solve_seconds": 0}
 
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "fedavg": {"method": {"name": "fedavg"}},
     "fedprox": {},
     "scaffold": {"method": {"name": "scaffold"}},
@@ -105,7 +106,7 @@ def test_a_device_with_many_steps_is_solved_alone(population, groups):
 
 
 @dataclass(frozen=True)
-class Shrunk(fedprox.methods.FedProx):
+class Shrunk(fedprox.methods.FedProx):  # type: ignore[name-defined]
     """Replies that depend on the whole of a device's model."""
 
     name: str = field(default="shrunk", init=False)
@@ -116,7 +117,7 @@ class Shrunk(fedprox.methods.FedProx):
 
 
 @dataclass(frozen=True)
-class TwoSolves(fedprox.methods.FedProx):
+class TwoSolves(fedprox.methods.FedProx):  # type: ignore[name-defined]
     """A method with a `work` of its own."""
 
     name: str = field(default="two", init=False)

@@ -29,7 +29,7 @@ from fedprox.solvers.subproblem import Subproblem
 SIZES = [37, 1, 64, 8]
 FEATURES, CLASSES, BATCH = 6, 3, 5
 
-SOLVERS = {
+SOLVERS: dict[str, Any] = {
     "sgd": solvers.sgd(),
     "momentum": solvers.sgd(0.9),
     "nesterov": solvers.sgd(0.9, nesterov=True),

@@ -61,7 +61,7 @@ class Line(torch.nn.Module):
 
 
 TORCH_MODEL, TORCH = from_torch(Line(), lambda outputs, y: (outputs - y) ** 2 / 2, predict=None)
-SOLVERS = {
+SOLVERS: dict[str, Any] = {
     "sgd": solvers.sgd(),
     "momentum": solvers.sgd(0.5),
     "adam": solvers.adam(beta1=0.5, beta2=0.9),

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,7 +93,7 @@ def test_a_death_at_any_operation_is_survived(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_half_written_last_line_is_repaired(tmp_path: Path) -> None:
-    config = {"rounds": 6, "solver": {"epochs": 1}, "checkpoint": {"every": 2}}
+    config: dict[str, Any] = {"rounds": 6, "solver": {"epochs": 1}, "checkpoint": {"every": 2}}
     fedprox.train(config, out=tmp_path / "whole")
     run = tmp_path / "run"
 

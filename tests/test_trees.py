@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_arithmetic():
 @pytest.mark.parametrize("size", [0, 1, 2**15 - 1, 2**15, 2**15 + 1, 3 * 2**15 + 5])
 def test_a_distance_in_parts_is_that_of_the_whole(size):
     random = np.random.default_rng(size)
-    first, second = ({"a": random.normal(size=(size, 2)), "b": [random.normal(size=3)]} for _ in range(2))
+    first, second = (dict[str, Any](a=random.normal(size=(size, 2)), b=[random.normal(size=3)]) for _ in range(2))
     exact = math.fsum(((first["a"] - second["a"]) ** 2).ravel()) + math.fsum((first["b"][0] - second["b"][0]) ** 2)
     assert squared_distance(first, second) == pytest.approx(exact, rel=1e-12)
 

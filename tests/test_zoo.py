@@ -120,7 +120,7 @@ def test_scores_and_gradients_are_those_of_pytorch(case):
     if name == "char_transformer":
         x = random.integers(0, classes, (rows, *shape)).astype(np.int32)
     y = random.integers(0, classes, rows).astype(np.int32)
-    weights = np.float32([0.4, 0.1, 0.3, 0.2])
+    weights = np.array([0.4, 0.1, 0.3, 0.2], np.float32)
     model = models.build(name, shape, classes)
     params = perturbed(jax.jit(model.init)(jax.random.key(0)))
     w = tensors(params)
@@ -174,12 +174,12 @@ def test_the_transformer_refuses_what_are_no_character_codes():
 def test_curvature_of_a_network_with_group_normalisation_is_that_of_differences():
     model = models.build("resnet8", (8, 8, 3), 3)
     random = np.random.default_rng(0)
-    x, y = random.normal(size=(4, 8, 8, 3)).astype(np.float32), np.int32([0, 1, 2, 1])
+    x, y = random.normal(size=(4, 8, 8, 3)).astype(np.float32), np.array([0, 1, 2, 1], np.int32)
     params = perturbed(jax.jit(model.init)(jax.random.key(0)))
     along = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), params)
 
     def gradient(at):
-        return models.mean_gradient(model, at, x, y, np.float32([0.25] * 4))
+        return models.mean_gradient(model, at, x, y, np.full(4, 0.25, np.float32))
 
     product = jax.jit(lambda at: jax.jvp(gradient, (at,), (along,))[1])(params)["output"]["weight"]
     ahead, behind = (

@@ -98,9 +98,9 @@ def attack_federation(
     app, out = folder / "app", folder / "run"
     write_project(app, devices=nodes)
     for file in (*(Path(__file__).parent / "federation_app").glob("*.py"), mutations.__file__):
-        shutil.copy(file, app / "federation")
+        shutil.copy(file, app / "federation")  # type: ignore[call-overload]
     trial = (WarmTrial if warm else Trial)(folder / "trial", nodes)
-    trial.app = app
+    trial.app = app  # type: ignore[attr-defined]
     trial.environment["FEDPROX_ATTACK_SEED"] = str(seed)
     settings = {
         "rounds": rounds,

@@ -172,7 +172,7 @@ def _message_attack(folder: Path, dice: random.Random) -> None:
 
     from test_deploy_fuzz import GOOD, check
 
-    records = dice.choice(GOOD).to_records()
+    records = dice.choice(GOOD).to_records()  # type: ignore[attr-defined]
     for _ in range(dice.choice((1, 1, 2, 4))):
         change = dice.randrange(6)
         if change == 0 and "values" in records.config_records:

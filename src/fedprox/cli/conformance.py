@@ -51,7 +51,7 @@ def _load(function: str) -> Callable[..., Any]:
     sys.path.insert(0, "")  # modules of the current folder, as `python -m` has them
     try:
         loaded = importlib.import_module(module)
-    except Exception as error:  # whatever somebody's module does when it is imported
+    except Exception as error:  # a user's module can raise anything when it is imported
         raise ConfigError(f"module {module!r} cannot be imported: {type(error).__name__}: {error}") from None
     found = getattr(loaded, name, None)
     if not callable(found):

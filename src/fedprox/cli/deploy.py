@@ -52,7 +52,7 @@ def keys(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder for certificates and keys.")],
     nodes: Annotated[int, typer.Option(min=1, help="How many nodes get a key.")] = 3,
     host: Annotated[
-        list[str], typer.Option("--host", help="A name or address under which nodes reach the server; repeat it.")
+        list[str], typer.Option("--host", help="A name or address under which nodes reach the server; repeatable.")
     ] = ["localhost", "127.0.0.1"],  # noqa: B006 - Typer reads the default and never changes it
     days: Annotated[int, typer.Option(min=1, help="How long the certificates are valid.")] = 365,
 ) -> None:

@@ -21,7 +21,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     track: Annotated[
         list[str],
-        typer.Option("--track", metavar="NAME", help="Also write for tensorboard, mlflow or wandb; repeat it."),
+        typer.Option("--track", metavar="NAME", help="Also write for tensorboard, mlflow or wandb; repeatable."),
     ] = [],  # noqa: B006 - as above
     as_json: Json = False,
 ) -> None:

@@ -27,7 +27,7 @@ def sweep(
     config: ConfigName,
     grid: Annotated[
         list[str],
-        typer.Option("-g", "--grid", metavar="KEY=VALUE,…", help="Values of a setting, or FIRST..LAST; repeat it."),
+        typer.Option("-g", "--grid", metavar="KEY=VALUE,…", help="Values of a setting, or FIRST..LAST; repeatable."),
     ],
     set_: Overrides = [],  # noqa: B006 - Typer reads the default and never changes it
     out: Annotated[Path | None, typer.Option(help="The folder for the runs; by default runs/sweep-CONFIG.")] = None,

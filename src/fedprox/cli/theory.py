@@ -34,7 +34,7 @@ def theory(
 ) -> None:
     """Say what the paper's theorems guarantee for a run.
 
-    The run is taken again, and in every round all devices are solved (beyond --devices the chosen ones alone, which
+    The run is repeated, and in every round all devices are solved (beyond --devices the chosen ones alone, which
     gives an estimate).
 
     Example: fedprox theory runs/example --resample 200 --round 3

@@ -87,7 +87,7 @@ def build_part(
     Args:
       group, field: as in `find_part`.
       section: its settings that were given, and are keys of the part's callable, are passed to it.
-      given: what else the callable receives: its first arguments, and `seed` and the like where it has a parameter of
+      given: what else the callable receives: its first arguments, and `seed` and others where it has a parameter of
         that name.
       settings: further settings, as if they were the section's.
     """

@@ -84,7 +84,7 @@ def layers_problem(*, samples: int = 6, features: int = 3, equal: bool = False) 
 
 
 def embedding_problem() -> Problem:
-    """Return the problem with embeddings: five rows, of which one is used twice and two are not used at all."""
+    """Return the problem with embeddings: five rows; one is used twice and two are not used at all."""
     random = np.random.default_rng(2021)
     params = {"embedding": random.normal(size=(5, 3)), "second": random.normal(size=3)}
     x, y = np.array([0, 3, 3, 1]), 1.0 + random.normal(size=4)

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.population import Population
+from fedprox.population.table import class_names
 
 __all__ = ["read_dataset"]
 
@@ -35,9 +36,11 @@ def read_dataset(
     >>> population.devices, population.labels
     (2, ('cat', 'dog'))
     """
+    labels = None
     if hasattr(dataset, "column_names"):
         if (device is None or isinstance(device, str)) and (test is None or isinstance(test, str)):
             return Population.from_frame(dataset, x, y, device, test=test, seed=seed)
+        labels = class_names(dataset, y)
         dataset = list(zip(dataset[x], dataset[y], strict=True))
     if not hasattr(dataset, "__len__"):
         raise DataError(
@@ -60,7 +63,7 @@ def read_dataset(
     for name, given in (("device", device), ("test", test)):
         if isinstance(given, str):
             raise DataError(f"{name} must be an array with one entry per item for pairs (x, y); got {given!r}")
-    return Population.from_arrays(np.stack(xs), _labels(ys), device, test=test, seed=seed)
+    return Population.from_arrays(np.stack(xs), _labels(ys), device, test=test, seed=seed, labels=labels)
 
 
 def _labels(ys: list[Any]) -> Any:

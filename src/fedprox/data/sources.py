@@ -1,4 +1,4 @@
-"""The original files of data sets: what they are called, where they are had, how they are found.
+"""The original files of data sets: their names, where to download them, and how they are found.
 
 A data set needs one file for each of its `needs`. Several files may serve a need; the first that is found is taken.
 Files are looked for in the folders the user names (`--from DIR`: DIR, DIR/NAME and the need's own folder there) and in

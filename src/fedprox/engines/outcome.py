@@ -50,7 +50,7 @@ class RoundRequest:
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """What came of a round, in the order of its list; None stands for a device not asked."""
+    """The outcome of a round, in the order of its list; None stands for a device not asked."""
 
     averaged: Tree  # sum of weight * reply over those kept; None if there is none, or every reply is given
     summed: Tree  # sum of p_k * reply

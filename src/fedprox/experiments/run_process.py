@@ -5,7 +5,7 @@ out:  {"round": 1, "metrics": {...} or null} ... and last {"summary": {...}} or 
       with the name of the error's class
 
 The scheduler ends the input only when no job is running. If it ends during a job, the scheduler is gone, and the
-process leaves at once, as if killed: a run folder survives that at any moment.
+process exits immediately, as if killed: a run folder survives that at any moment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["main", "run_job"]
 def main() -> None:
     """Serve jobs until standard input ends."""
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else prints must not end up between the answers
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not end up between the answers
     warnings.simplefilter("ignore", CacheWarning)  # the scheduler has said it once
     requests = _Requests()
     with StopOnSignal(signal.SIGTERM) as stop:

@@ -3,7 +3,7 @@
 Independent runs need no shared memory, so each core gets a process of its own (`run_process`) that takes one job
 after another and keeps its imports and compiled programs warm. Jobs and progress are lines of JSON on the process's
 pipes, results are run folders. A run that fails, or a process that dies, costs that job alone. When the scheduler
-itself dies, its processes see their input end and follow it, so that the runs can be continued at once.
+itself dies, its processes see their input end and follow it, so that the runs can be resumed immediately.
 
 Objects cannot be written as JSON, so that runs with objects of a user's own run here, one after another, once the
 others have ended. Parts that a config names travel as names; the processes are told where to look for their modules.
@@ -190,7 +190,7 @@ def _serve(line: _Line, running: list[subprocess.Popen[str]]) -> None:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Let a worker process end, and take leave of it; one that has died cannot be told anything."""
+    """Close the input of a worker process and wait for it; one that has died has no input."""
     with contextlib.suppress(BrokenPipeError):
         _pipe(process.stdin).close()
     process.wait()

@@ -55,7 +55,7 @@ def collect_notes(experiment: Experiment, results: Results) -> list[str]:
 
 
 def _same_without_stragglers(experiment: Experiment) -> bool:
-    """Return whether a panel without stragglers shows FedAvg and FedProx with mu = 0, of which one hides the other."""
+    """Return whether a panel without stragglers shows FedAvg and FedProx with mu = 0, one hiding the other."""
     for panel in (panel for row in experiment.rows for panel in row):
         curves = {curve for _, curve in panel.curves}
         if any(

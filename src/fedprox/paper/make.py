@@ -32,7 +32,7 @@ _HEADLINE = "figure7"
 
 @dataclass(frozen=True)
 class Made:
-    """What came of it: how many runs were run, what there is to say, and the files."""
+    """The outcome: how many runs were made, messages, and the files."""
 
     runs: int
     lines: list[str]

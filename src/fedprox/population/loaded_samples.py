@@ -63,7 +63,7 @@ def scalar(value: float) -> jax.Array:
 
 
 def _typical(samples: Samples) -> int:
-    """Return about the number of rows of a typical device, so that little is computed in vain."""
+    """Return about the number of rows of a typical device, so that little is computed needlessly."""
     median = max(int(np.median(np.diff(samples.offsets))), 1)
     return min(max(8, min(SMALL, _floor(median))), max(len(samples), 1))
 
@@ -72,7 +72,7 @@ def _block(samples: Samples, model: Model, typical: int) -> int:
     """Return how many rows to take at once.
 
     Of a small model, as much of the typical number as stays in the first cache of a CPU, where it is read twice. Of one
-    that works long on every example, what makes the fewest rows that are computed in vain.
+    that works long on every example, the number with the fewest rows computed needlessly.
     """
     if jax.default_backend() != "cpu":
         return typical

@@ -230,7 +230,7 @@ class Population:
         (('cat', 'dog'), [30.0, 20.0, 40.0])
         """
         table = read_table(frame, x, y, device, test)
-        return cls.from_arrays(table.x, table.y, table.device, test=table.test, seed=seed)
+        return cls.from_arrays(table.x, table.y, table.device, test=table.test, seed=seed, labels=table.labels)
 
     @classmethod
     def from_split(

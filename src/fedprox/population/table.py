@@ -26,6 +26,7 @@ class Table(NamedTuple):
     y: NDArray[Any]
     device: NDArray[Any] | None
     test: NDArray[np.bool_] | None
+    labels: tuple[str, ...] | None = None
 
 
 def read_table(
@@ -47,7 +48,8 @@ def read_table(
     roles = {"y": y, **({"device": device} if device else {}), **({"test": test} if test else {})}
     for role, name in roles.items():
         if name not in names:
-            raise DataError(f"there must be a column {name!r} for {role}; got {_listed(names)}{nearest(name, names)}")
+            hint = nearest(name, names) or (" (device=None puts all rows on one device)" if role == "device" else "")
+            raise DataError(f"there must be a column {name!r} for {role}; got {_listed(names)}{hint}")
     if isinstance(x, str):
         features = _stacked(table, x, names)
     else:
@@ -56,12 +58,29 @@ def read_table(
             raise DataError(f"there must be columns for x beside {', '.join(roles.values())}; got {_listed(names)}")
         features = np.stack([_numbers(table, name, names) for name in chosen], axis=1)
     marks = None if test is None else _truth(_column(table, test), test)
-    return Table(features, _column(table, y), _column(table, device) if device else None, marks)
+    whose = _column(table, device) if device else None
+    return Table(features, _column(table, y), whose, marks, class_names(table, y))
+
+
+def class_names(table: Any, y: str) -> tuple[str, ...] | None:
+    """Return the names of the classes that a Hugging Face data set keeps beside the numbers of its column y."""
+    features = getattr(table, "features", None)
+    found = getattr(features.get(y), "names", None) if isinstance(features, Mapping) else None
+    return tuple(found) if found else None
 
 
 def _names(table: Any) -> list[str]:
     for attribute in ("column_names", "columns"):
         if (found := getattr(table, attribute, None)) is not None:
+            if isinstance(found, Mapping):
+                raise DataError(
+                    f"a table must be one split of a data set, such as data[{next(iter(found))!r}]; got all of them"
+                )
+            if attribute == "column_names" and not hasattr(table, "__len__"):
+                raise DataError(
+                    f"a data set must have a length, so that it can be divided; got {type(table).__name__}: load it "
+                    f"without streaming, or use `fedprox.data.read_iterator`"
+                )
             return [str(name) for name in found]
     if isinstance(table, Mapping):
         return [str(name) for name in table]
@@ -81,6 +100,8 @@ def _numbers(table: Any, name: str, names: Sequence[str]) -> NDArray[Any]:
     if name not in names:
         raise DataError(f"there must be a column {name!r} for x; got {_listed(names)}{nearest(name, names)}")
     column = _column(table, name)
+    if column.dtype == object and any(value is None for value in column):
+        column = np.array([np.nan if value is None else value for value in column])
     if column.ndim != 1 or column.dtype.kind not in "biuf":
         raise DataError(
             f"x must be numbers; column {name!r} has {column.dtype.name}, such as {column.ravel()[:1].tolist()}: "

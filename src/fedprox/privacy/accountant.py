@@ -8,7 +8,7 @@ The accountant covers what a round really does: K of N devices uniformly without
 Gaussian noise z S on the sum. Replacing a device replaces one clipped update by another, which moves the sum by up to
 2 S; so relative to the sensitivity the noise is z / 2. Its Renyi divergences (Wang, Balle and Kasiviswanathan,
 "Subsampled Renyi Differential Privacy and Analytical Moments Accountant", 2019) come from Google's dp-accounting; they
-add up over rounds and become epsilon at the end. That a device is rarely chosen helps only against somebody who does
+add up over rounds and become epsilon at the end. That a device is rarely chosen helps only against one who does
 not know who was chosen.
 """
 

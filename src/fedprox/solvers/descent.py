@@ -35,7 +35,7 @@ class Rule(Protocol):
         """Return where to search from a point."""
 
     def learn(self, before: Point, after: Point) -> None:
-        """See what came of a step."""
+        """Update the state with the outcome of a step."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a call: who did it, the first answer, and references to the other ones."""
+    """The outcome of a call: which actor did it, the first answer, and references to the other ones."""
 
     position: int
     actor: int
@@ -177,7 +177,7 @@ class Pool:
             self._cluster.is_lost = True
             raise RunError(
                 f"the node of the Ray cluster that this process is connected to must last; it is lost: {reason(error)} "
-                "(a run folder goes on from its checkpoint with --resume)"
+                "(a run folder continues from its checkpoint with --resume)"
             ) from None
 
     def _see_who_is_ready(self, done: Sequence[Any]) -> None:

@@ -69,7 +69,7 @@ class Cluster:
 
     def _open(self, address: str, workers: int) -> None:
         if sys.modules.get("ray") is not None and _import_ray().is_initialized():
-            self.ray = _import_ray()  # somebody's in this process, who will also stop it
+            self.ray = _import_ray()  # started by other code in this process, which will also stop it
             _check_same(address, self.ray.get_runtime_context().gcs_address)
             return
         address = address or os.environ.get("RAY_ADDRESS", "")
@@ -121,7 +121,7 @@ class Cluster:
                 raise RunError(f"{failure}: {_first_line(error)}") from None
         self._last_words = LastWords(
             "fedprox: the process had to end at once: it was killed, or Ray ended it because the node of the cluster "
-            "that it was connected to is lost (a run folder goes on from its checkpoint with --resume)"
+            "that it was connected to is lost (a run folder continues from its checkpoint with --resume)"
         )
 
     def _room(self, workers: int) -> int:
@@ -142,7 +142,7 @@ class Cluster:
                 self.is_lost = True
                 raise RunError(
                     f"the head of the Ray cluster at {self._head} must answer; it has not for {_GRACE:.0f} s, so the "
-                    "cluster is lost (a run folder goes on from its checkpoint with --resume)"
+                    "cluster is lost (a run folder continues from its checkpoint with --resume)"
                 )
             time.sleep(0.5)
 

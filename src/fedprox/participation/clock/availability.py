@@ -8,7 +8,7 @@ likely. *Proportional*: further independent draws with p_k, so that each availab
 of the available ones.
 
 At most `most_candidates(K)` are looked at, however many devices there are. If fewer than K of them are available the
-round goes on with those; if none is, the server waits and looks again.
+round continues with those; if none is, the server waits and looks again.
 """
 
 from __future__ import annotations

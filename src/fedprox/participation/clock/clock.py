@@ -3,7 +3,7 @@
 A round starts when devices have been found. Each downloads the model, works, and uploads; the steps that fit before the
 deadline, and before the device goes away, are its budget. A device that cannot do all E epochs is a straggler: FedAvg
 drops it, FedProx keeps what it has done. One that cannot do a single step takes no part, whatever the method. The round
-lasts until the last reply, or until the deadline where somebody was late or failed: the server cannot know that nothing
+lasts until the last reply, or until the deadline where a device was late or failed: the server cannot know that nothing
 more will come. So methods that send as much share one time line, and their draws.
 """
 
