@@ -3,7 +3,7 @@
     python -m pytest -n 0 -p processor_time [tests/test_x.py ...]
 
 writes the seconds of each test function that takes at least `LEAST` (with its parameters, its fixtures and the
-processes that it waits for) into processor_seconds.json. Functions of files that were not run keep their seconds.
+processes that it waits for) into processor_seconds.json. Functions that were not run keep their seconds.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ class Stopwatch:
         return done
 
     def pytest_sessionfinish(self) -> None:
-        files = {name.partition("::")[0] for name in self.seconds}
-        kept = {name: value for name, value in read_seconds().items() if name.partition("::")[0] not in files}
+        kept = {name: value for name, value in read_seconds().items() if name not in self.seconds}
         found = {name: round(value, 1) for name, value in self.seconds.items() if value >= LEAST}
         FILE.write_text(json.dumps(dict(sorted((kept | found).items())), indent=1) + "\n")
 

@@ -87,7 +87,7 @@ def _z_max(replies: int, attackers: int) -> float:
     >>> round(_z_max(50, 24), 3)
     1.426
     """
-    from scipy.special import ndtri  # comes with jax; scipy.stats would take a third of the library's start
+    from scipy.special import ndtri  # comes with jax; scipy.stats would take a quarter of the library's start
 
     honest = replies - attackers
     share = (replies - (replies // 2 + 1)) / honest if honest else 0.5
