@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# All cores; tests that share fixtures stay in one process, and the longest begin first (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
 
 .PHONY: demo test test-quick coverage lint format docs bench clean attack attack-federation kills
 
@@ -9,14 +11,14 @@ demo: $(VENV)/ready
 	$(BIN)/fedprox demo
 
 test: $(VENV)/ready-dev
-	$(BIN)/python -m pytest -n auto
+	$(PYTEST)
 
-# All tests but those with real clusters, federations, browsers and killed processes.
+# All tests but the slow ones: real clusters, federations, browsers, killed processes, and what was measured to be long.
 test-quick: $(VENV)/ready-dev
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(PYTEST) -m "not slow"
 
 coverage: $(VENV)/ready-dev
-	$(BIN)/python -m pytest -n auto --cov --cov-report=term:skip-covered
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
 docs: $(VENV)/ready-dev
 	$(BIN)/python -m mkdocs build --strict

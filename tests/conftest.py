@@ -47,9 +47,9 @@ SLOW_FILES = {
 }
 
 
-# A test function is slow, too, if it was measured to take this many seconds of processor time with all its parameters
-# (`processor_time.py` measures them).
-SLOW = 1.0
+# A test is slow, too, if it was measured to take this many seconds of processor time (`processor_time.py` measures test
+# functions; each of their cases counts alike). With it the quick tests take about 90 seconds on two cores.
+SLOW = 0.3
 
 # Files whose tests are long and share nothing; those of other files stay together, with their fixtures and programs.
 SPLIT_FILES = SLOW_FILES - {"test_deploy.py", "test_ray.py"}
@@ -70,11 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     groups = {}
     for item in items:
         name = function_name(item)
-        if item.path.name in SLOW_FILES or seconds.get(name, 0.0) >= SLOW:
+        own = seconds.get(name, 0.0) / count[name]
+        if item.path.name in SLOW_FILES or own >= SLOW:
             item.add_marker(pytest.mark.slow)
         groups[item] = item.nodeid if item.path.name in SPLIT_FILES else item.path.name
         item.add_marker(pytest.mark.xdist_group(groups[item]))
-        total[groups[item]] += seconds.get(name, 0.0) / count[name]
+        total[groups[item]] += own
     items.sort(key=lambda item: -total[groups[item]])  # stable: the order within a group stays
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).with_name("processor_seconds.json")
-LEAST = 0.5
+LEAST = 0.3
 
 
 def read_seconds() -> dict[str, float]:
