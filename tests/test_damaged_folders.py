@@ -103,3 +103,15 @@ def test_lists_of_different_length_are_refused(run: Path, tmp_path: Path) -> Non
     file.write_text(json.dumps({**first, "kept": [True]}) + "\n")
     with pytest.raises(RunFolderError, match=r"`kept` must be as long as `device`, 10; got 1"):
         export(tmp_path / "run", tmp_path / "out")
+
+
+@pytest.mark.parametrize("half", [rb"\ud800", b"\xed\xa0\x80"])
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_half_a_surrogate_pair_is_exported_as_its_escape(run: Path, tmp_path: Path, half: bytes, form: str) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    file = folder / "evaluation.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"name": "0"', b'"name": "' + half + b'"', 1))
+    assert half in file.read_bytes()
+    assert next(row["name"] for row in fedprox.load_run(folder).evaluation) == r"\ud800"
+    assert rb"\ud800" in b"".join(path.read_bytes() for path in export(folder, tmp_path / "out", [form]))

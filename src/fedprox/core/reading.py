@@ -8,6 +8,7 @@ files end at a stated size: half of this machine's memory, beyond which they cou
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import IO, Any
 from fedprox.core.errors import DataError, FedProxError
 from fedprox.core.machine import total_memory
 
-__all__ = ["Bounded", "check_archive", "most_unpacked", "printable", "reading", "reason", "unpacked"]
+__all__ = ["Bounded", "check_archive", "most_unpacked", "printable", "read_json", "reading", "reason", "unpacked"]
 
 _CHUNK = 1 << 20
 _USUAL = 16 << 30  # bytes of memory where a system does not say
@@ -73,6 +74,24 @@ def printable(text: object) -> str:
     'caf\\udce9'
     """
     return str(text).encode("utf-8", "backslashreplace").decode()
+
+
+def read_json(content: bytes) -> Any:
+    r"""Parse JSON whose texts can all be written again: half of a surrogate pair stays as its escape.
+
+    >>> read_json(b'{"name": "\\ud800"}')
+    {'name': '\\ud800'}
+    """
+    value = json.loads(content)
+    return value if content.isascii() and b"\\u" not in content else _printable_texts(value)
+
+
+def _printable_texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {printable(key): _printable_texts(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_printable_texts(inner) for inner in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def most_unpacked() -> int:

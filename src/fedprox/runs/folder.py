@@ -29,6 +29,7 @@ from fedprox.config import Config
 from fedprox.core.errors import RunFolderError
 from fedprox.core.files import json_line, write_atomically, write_tensors
 from fedprox.core.locks import is_locked, try_lock
+from fedprox.core.reading import read_json
 from fedprox.runs.checkpoint import RECORDS, Checkpoint, Tensors, find_checkpoint, keep_previous, write_checkpoint
 from fedprox.runs.columns import column_problem
 from fedprox.runs.history import History
@@ -214,7 +215,7 @@ def read_complete(path: str | Path) -> History:
 def read_summary(path: str | Path) -> dict[str, Any] | None:
     """Read the summary of a run folder, or None where the run has not ended."""
     try:
-        summary: dict[str, Any] = json.loads((Path(path) / "summary.json").read_text(encoding="utf-8"))
+        summary: dict[str, Any] = read_json((Path(path) / "summary.json").read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -8,7 +8,6 @@ comes after them was written later.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import IO, Any
 
 from fedprox.core.errors import RunFolderError
 from fedprox.core.files import json_line
+from fedprox.core.reading import read_json
 
 __all__ = ["Beginning", "RecordFile", "read_beginning", "read_records"]
 
@@ -85,7 +85,7 @@ def read_records(file: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
         raise RunFolderError(f"{file} cannot be read: {error.strerror}") from None
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            record = json.loads(line)
+            record = read_json(line)
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
