@@ -50,7 +50,7 @@ class Case:
     torch: Callable[[], nn.Module]
     batches: tuple[int, ...] = (10, 32)
     classes: int = 10
-    samples: int = 400
+    samples: int = 1280  # 320 for each device: only full mini-batches
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Case:
 
 
 CASES = [
-    Case("mlp", (784,), lambda: nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)), samples=4000),
+    Case("mlp", (784,), lambda: nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)), samples=5120),
     Case("cnn", (28, 28), lambda: convolutions(1, 28)),
     Case("cnn", (32, 32, 3), lambda: convolutions(3, 32)),
     Case("lenet", (32, 32, 3), lambda: lenet(3, 32), batches=(10, 32, 64)),

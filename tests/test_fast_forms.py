@@ -78,6 +78,7 @@ def test_a_convolution_and_its_derivatives_are_the_same(x, weights, options):
         ((8, 8), (5, 5), (3, 16), "VALID", (2, 4, 2, 32)),
         ((6, 5), (3, 3), (3, 20), "SAME", (2, 6, 5, 32)),  # one pixel, with outputs added
         ((6, 5), (3, 3), (9, 20), "SAME", (2, 6, 5, 20)),  # as it is
+        ((6, 5), (5, 5), (32, 16), "SAME", (1, 6, 10, 16)),  # both examples side by side
     ],
 )
 def test_few_outputs_are_computed_for_many_pixels_at_once(size, window, channels, padding, computed):

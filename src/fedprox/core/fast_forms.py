@@ -7,8 +7,9 @@ as long there. And it has no fast code for the derivative of a maximum over wind
 
 So before a program is compiled, its operations are looked through (in calls, loops and branches too) and such
 convolutions are written as transpose, convolution, transpose, such derivatives as comparisons. A convolution of few
-outputs, as the first of most networks is, computes neighbouring pixels as further outputs, and the derivative by the
-weights is summed over a few examples at a time. What the program computes stays the same, up to rounding. A program
+outputs, as the first of most networks is, computes neighbouring pixels as further outputs, or the same pixel of all
+examples at once where each output takes many operations. The derivative by the weights is summed over a few examples
+at a time. What the program computes stays the same, up to rounding. A program
 without any of them is left as it is.
 """
 
@@ -106,6 +107,7 @@ def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
     if name == "conv_general_dilated" and (
         tuple(params["dimension_numbers"]) != _axes(equation.invars[0].aval.ndim)
         or _tile(equation.invars[0].aval.shape, equation.invars[1].aval.shape, params) is not None
+        or _is_deep(equation.invars[1].aval.shape, params)
     ):
         return _convolution
     if (
@@ -126,14 +128,17 @@ def _axes(dimensions: int) -> tuple[tuple[int, ...], ...]:
 
 def _convolution(left: jax.Array, right: jax.Array, *, dimension_numbers: Any, **params: Any) -> jax.Array:
     fast = _axes(left.ndim)
-    tile = _tile(left.shape, right.shape, {**params, "dimension_numbers": dimension_numbers})
+    given_params = {**params, "dimension_numbers": dimension_numbers}
+    tile, is_deep = _tile(left.shape, right.shape, given_params), _is_deep(right.shape, given_params)
     left, right = (
         lax.transpose(array, [given[form.index(axis)] for axis in range(array.ndim)])
         for array, given, form in zip((left, right), dimension_numbers, fast, strict=False)
     )
     params["padding"] = list(params["padding"])
     convolve = partial(lax.conv_general_dilated, dimension_numbers=lax.ConvDimensionNumbers(*fast))
-    if tile is not None:
+    if is_deep:
+        out = _examples_side_by_side(convolve, left, right, params)
+    elif tile is not None:
         out = _tiled(convolve, left, right, tile, params)
     elif params["feature_group_count"] == params["batch_group_count"] == 1:
         parts = (
@@ -155,13 +160,7 @@ def _tile(left: tuple[int, ...], right: tuple[int, ...], params: Any) -> tuple[i
     window moves by whole tiles. The tile with the least work is taken, if it saves enough to pay for the copies.
     """
     (_, _, *space), (outputs, inputs, *window), _ = params["dimension_numbers"]
-    is_plain = (
-        len(space) == 2
-        and params["feature_group_count"] == params["batch_group_count"] == 1
-        and all(step == 1 for name in _STEPS for step in params[name])
-        and math.prod(right[axis] for axis in window) < _WINDOW
-    )
-    if not is_plain or right[outputs] >= _OUTPUTS:
+    if not _is_plain(right, params) or right[outputs] >= _OUTPUTS:
         return None
     reach = [right[axis] for axis in window]
     sizes = [left[a] + sum(pad) - size + 1 for a, pad, size in zip(space, params["padding"], reach, strict=True)]
@@ -171,9 +170,48 @@ def _tile(left: tuple[int, ...], right: tuple[int, ...], params: Any) -> tuple[i
         return math.prod(each) * max(_OUTPUTS, math.prod(tile) * right[outputs])
 
     best = min(((down, across) for down in range(1, 7) for across in range(1, 7)), key=work)
-    if work(best) <= _WORTH * work((1, 1)):
+    is_first = right[inputs] <= _FEW
+    if work(best) <= (_WORTH_FIRST if is_first else _WORTH) * work((1, 1)):
         return best
-    return (1, 1) if right[inputs] <= _FEW else None
+    return (1, 1) if is_first else None
+
+
+def _is_deep(right: tuple[int, ...], params: Any) -> bool:
+    """Return whether a convolution of images has few outputs, each of which takes many operations."""
+    outputs, inputs, *window = params["dimension_numbers"][1]
+    return (
+        _is_plain(right, params)
+        and right[outputs] < _OUTPUTS
+        and right[outputs] % 8 == 0
+        and right[outputs] >= _OUTPUTS // 2
+        and right[inputs] >= _OUTPUTS
+        and math.prod(right[axis] for axis in window) * right[inputs] >= _MANY
+    )
+
+
+def _is_plain(right: tuple[int, ...], params: Any) -> bool:
+    """Return whether a convolution of images has a small window that moves by single pixels."""
+    _, _, *window = params["dimension_numbers"][1]
+    return (
+        len(window) == 2
+        and params["feature_group_count"] == params["batch_group_count"] == 1
+        and all(step == 1 for name in _STEPS for step in params[name])
+        and math.prod(right[axis] for axis in window) < _WINDOW
+    )
+
+
+def _examples_side_by_side(convolve: Any, left: jax.Array, right: jax.Array, params: Any) -> jax.Array:
+    """Return the convolution of one wide image, in which a pixel of all examples stands where that of one stood.
+
+    The window's columns are then as far apart as there are examples. The library takes a row of an image at once, and
+    fills its registers from a long one also where there are few outputs.
+    """
+    examples, height, width, inputs = left.shape
+    rows, columns = params["padding"]
+    wide = left.transpose(1, 2, 0, 3).reshape(1, height, width * examples, inputs)
+    padding = [rows, tuple(each * examples for each in columns)]
+    out = convolve(wide, right, **{**params, "padding": padding, "rhs_dilation": (1, examples)})
+    return out.reshape(out.shape[1], -1, examples, out.shape[-1]).transpose(2, 0, 1, 3)
 
 
 def _tiled(convolve: Any, left: jax.Array, right: jax.Array, tile: tuple[int, int], params: Any) -> jax.Array:
@@ -205,14 +243,15 @@ def _parts(inputs: int, window: tuple[int, ...]) -> list[tuple[int, int]]:
     In the derivative by the weights these are the examples, and the window is nearly as large as an image: the whole
     batch does not stay in the cache.
     """
-    if inputs < 2 * _EXAMPLES or math.prod(window) < _WINDOW:
+    if inputs < 2 * _EXAMPLES or math.prod(window) < _IMAGE:
         return [(0, inputs)]
     return [(begin, min(begin + _EXAMPLES, inputs)) for begin in range(0, inputs, _EXAMPLES)]
 
 
 _OUTPUTS, _FEW = 32, 8
-_EXAMPLES, _WINDOW = 8, 100
-_WORTH = 0.62  # of the work of single pixels, that a tile may take
+_EXAMPLES, _WINDOW, _IMAGE = 8, 100, 50
+_MANY = 512  # multiplications for one output
+_WORTH, _WORTH_FIRST = 0.62, 0.7  # of the work of single pixels, that a tile may take
 _STEPS = ("window_strides", "lhs_dilation", "rhs_dilation")
 
 
