@@ -7,11 +7,17 @@ term included; in PyTorch's eagerly, without one. Both run on one core with one 
 many turns counts, since on a shared machine the best is what repeats. Wall time is given, and the process's CPU time,
 which is the same on a quiet core and still tells something on a busy one. "plain" is our loop with automatic
 differentiation of a plain scan in place of the hand-written backward pass.
+
+"products" are the matrix products of a step and nothing else, each with its own shape, one after another by NumPy's
+library (OpenBLAS, one thread); "peak" is one large product (512 rows, inner length 512) of as many operations.
 """
 
 from __future__ import annotations
 
 import os
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is loaded
+
 import sys
 import time
 from collections.abc import Callable
@@ -62,15 +68,20 @@ def main(turns: int = 100) -> None:
         f"jax {jax.__version__}, torch {torch.__version__}, batch {BATCH}, one core, best of {turns} turns, ms per step"
     )
     print(
-        f"{'':16}{'units':>6}{'length':>8}{'clock':>7}{'torch':>8}{'ours':>8}{'plain':>8}{'ours/torch':>12}{'target':>8}"
+        f"{'':16}{'units':>6}{'length':>8}{'clock':>7}{'torch':>8}{'ours':>8}{'plain':>8}{'products':>10}{'peak':>8}"
+        f"{'ours/torch':>12}{'target':>8}{'ours/products':>15}{'ours/peak':>11}"
     )
     for size in SIZES:
         best = best_of(turns, size)
         for clock in CLOCKS:
-            times = "".join(f"{best[name, clock]:8.2f}" for name in ("torch", "ours", "plain"))
-            ratio = best["ours", clock] / best["torch", clock]
+            widths = {"torch": 8, "ours": 8, "plain": 8, "products": 10, "peak": 8}
+            times = "".join(f"{best[name, clock]:{width}.2f}" for name, width in widths.items())
+            torch_ratio, product_ratio, peak_ratio = (
+                best["ours", clock] / best[name, clock] for name in ("torch", "products", "peak")
+            )
             print(
-                f"{size.name:16}{size.hidden:6}{size.length:8}{clock:>7}{times}{ratio:12.2f}{size.target:8.1f}",
+                f"{size.name:16}{size.hidden:6}{size.length:8}{clock:>7}{times}{torch_ratio:12.2f}{size.target:8.1f}"
+                f"{product_ratio:15.2f}{peak_ratio:11.2f}",
                 flush=True,
             )
 
@@ -78,7 +89,13 @@ def main(turns: int = 100) -> None:
 def best_of(turns: int, size: Size) -> dict[tuple[str, str], float]:
     """Return the milliseconds per step by (who, clock)."""
     model = our_model(size)
-    runs = {"torch": torch_turn(size), "ours": our_turn(model, size), "plain": our_turn(plain(model, size), size)}
+    runs = {
+        "torch": torch_turn(size),
+        "ours": our_turn(model, size),
+        "plain": our_turn(plain(model, size), size),
+        "products": product_turn(products(size)),
+        "peak": product_turn([(512, 512, round(operations(size) / (2 * 512**2)), 1)]),
+    }
     best: dict[tuple[str, str], float] = {}
     for _ in range(turns):
         for name, run in runs.items():
@@ -151,6 +168,47 @@ def torch_turn(size: Size) -> Callable[[], None]:
             optimiser.step()
 
     turn()
+    return turn
+
+
+def products(size: Size) -> list[tuple[int, int, int, int]]:
+    """Return rows, inner length and columns of each product of a step, and how often it is taken."""
+    rows, gates = BATCH * size.length, 4 * size.hidden
+    found: list[tuple[int, int, int, int]] = []
+    for inputs in (size.inputs, size.hidden):
+        found += [
+            (rows, inputs, gates, 1),  # x U
+            (BATCH, size.hidden, gates, size.length),  # h V
+            (BATCH, gates, size.hidden, size.length),  # back through V
+            (inputs, rows, gates, 1),  # the gradient of U
+            (size.hidden, rows, gates, 1),  # the gradient of V
+        ]
+        if inputs == size.hidden or size.name == "char_lstm":  # fixed word vectors need no gradient
+            found.append((rows, gates, inputs, 1))
+    return found
+
+
+def operations(size: Size) -> float:
+    return sum(2.0 * rows * inner * columns * times for rows, inner, columns, times in products(size))
+
+
+def product_turn(shapes: list[tuple[int, int, int, int]]) -> Callable[[], None]:
+    """Return a turn of products alone."""
+    random = np.random.default_rng(0)
+    factors = [
+        (
+            random.normal(size=(rows, inner)).astype(np.float32),
+            random.normal(size=(inner, columns)).astype(np.float32),
+            STEPS * times,
+        )
+        for rows, inner, columns, times in shapes
+    ]
+
+    def turn() -> None:
+        for left, right, times in factors:
+            for _ in range(times):
+                left @ right
+
     return turn
 
 

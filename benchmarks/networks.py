@@ -50,7 +50,7 @@ class Case:
     torch: Callable[[], nn.Module]
     batches: tuple[int, ...] = (10, 32)
     classes: int = 10
-    samples: int = 1280  # 320 for each device: only full mini-batches
+    samples: int = 512  # 128 for each device: batches of 32 and 64 are full
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ The module is the CNN of `docs/own-model.md`; the data are 5,000 images of MNIST
 Dirichlet(0.5), and 1,000 for the test. Both train with FedProx (all devices, E = 1, mini-batches of 32, SGD), and
 measure before the first round and after each: loss and accuracy on the training data, accuracy on the test data, and
 in the second row the gradient of every device too, for the dissimilarity. One core, in turns, the best turn counts.
-Processor time is given, which is the wall time of a quiet core. Needs the prepared MNIST (`fedprox data prepare mnist`).
+Processor time is given, which is the wall time of a quiet core. Needs MNIST (`fedprox data prepare mnist`).
 """
 
 from __future__ import annotations
