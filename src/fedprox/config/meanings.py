@@ -86,6 +86,7 @@ MEANINGS: Mapping[str, str] = {
     "method.penalty_factor": "by how much a device adjusts its penalty; 1: not at all",
     "method.q": "the power of a device's loss in its weight; 0: FedAvg",
     "method.mixture_step": "how fast the weights of devices move to those with a high loss; 0: FedProx",
+    "method.damping": "the share of its change that a control variate takes, in (0, 1]; 1: all of it, as in the source",
     "method.personal_mu": "the coefficient that draws a device's personal model towards the shared one",
     "method.server_learning_rate": "the step size of the server",
     "method.momentum": "momentum of the server",

@@ -12,6 +12,10 @@ and then renews its variate with the mean gradient that it has seen on its way f
 where a is the number of steps really done (`gradient_count`, which also knows momentum). The server averages the w_k
 (a server step of 1) and moves c by sum over S of p_k (c_k^+ - c_k), so that c stays the mean of all c_k.
 
+A variate of few steps is a gradient near w^t, one of many steps a gradient near the device's own optimum. A device whose
+budget changes from round to round is pushed along the difference in every one of its steps, and with long local work the
+run may diverge. With `damping` d < 1 a variate takes d times its change; 1 is the source's.
+
 Partial work is kept: a straggler's variate divides by the steps it did. A device that did none, or failed, keeps its
 old variate. Solvers outside the SGD family are refused.
 """
@@ -19,10 +23,13 @@ old variate. Solvers outside the SGD family are refused.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import jax
 import numpy as np
+from pydantic import Field
 
+from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree, difference, scale, total
 from fedprox.methods.elementwise_hooks import elementwise
 from fedprox.methods.gradient_count import check_counts_gradients, gradient_count
@@ -30,6 +37,8 @@ from fedprox.methods.method import Method, Reply, Solution
 from fedprox.solvers import Solver
 
 __all__ = ["Scaffold"]
+
+Damping = Annotated[float, Field(ge=1e-9, le=1, allow_inf_nan=False, description="a number in (0, 1]")]
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,11 @@ class Scaffold(Method):
     """
 
     name: str = field(default="scaffold", init=False)
+    damping: Damping = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.damping <= 1:
+            raise ConfigError(f"`method.damping` must be a number in (0, 1]; got {self.damping!r}")
 
     def check(self, solver: Solver) -> None:
         """Refuse solvers outside the SGD family."""
@@ -71,6 +85,8 @@ class Scaffold(Method):
             return Reply(solution.params, jax.tree.map(np.zeros_like, solution.state), solution.state)
         moved = difference(solution.anchor, solution.params)
         change = difference(scale(moved, 1 / (count * solution.learning_rate)), solution.sent)
+        if self.damping != 1:
+            change = scale(change, self.damping)
         return Reply(solution.params, change, total(solution.state, change))
 
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:
