@@ -18,6 +18,8 @@ from fedprox.methods.scaffnew import shared_steps
 from fedprox.models import Model
 from fedprox.models import build as build_model
 from fedprox.population import Population
+from fedprox.runs.checkpoint import devices_folder
+from fedprox.runs.device_segments import Segment, SegmentReader
 from fedprox.solvers import Stepwise, sgd
 from fedprox.training.train import train
 from reference_methods import DROPS_STRAGGLERS, final_models, steps_of_round
@@ -382,22 +384,28 @@ def test_scaffnew_refuses_momentum_and_warns_of_missing_devices():
             scaffnew(probability=value)
 
 
+def read_remembered(folder, values):
+    """Return the arrays that devices remember, by device."""
+    segments = [Segment(**each) for each in values["devices"]]
+    readers = [SegmentReader(devices_folder(folder), segment) for segment in segments]
+    return {k: reader.state(row) for reader in readers for row, k in enumerate(reader.devices.tolist())}
+
+
 def test_scaffold_and_feddyn_servers_hold_the_mean_of_what_devices_remember(tmp_path):
     for name in ("scaffold", "feddyn"):
         run(name, rounds=4, devices={"per_round": 4, "stragglers": 0.5}, out=tmp_path / name)
-        tensors, _ = read_tensors(tmp_path / name / "checkpoint" / "state.safetensors")
+        tensors, values = read_tensors(tmp_path / name / "checkpoint" / "state.safetensors")
         held = [
-            POPULATION.masses[device] * tensors[f"device.{device}.weight"]
-            for device in range(POPULATION.devices)
-            if f"device.{device}.weight" in tensors
+            POPULATION.masses[device] * remembered["weight"]
+            for device, remembered in read_remembered(tmp_path / name, values).items()
         ]
         np.testing.assert_allclose(tensors["server.weight"], sum(held), rtol=1e-4, atol=1e-6)
 
 
 def test_only_devices_that_took_part_are_remembered(tmp_path):
     result = run("scaffold", rounds=1, devices={"per_round": 4, "failure": 0.25}, out=tmp_path / "run")
-    tensors, _ = read_tensors(tmp_path / "run" / "checkpoint" / "state.safetensors")
-    remembered = {int(name.split(".")[1]) for name in tensors if name.startswith("device.")}
+    _, values = read_tensors(tmp_path / "run" / "checkpoint" / "state.safetensors")
+    remembered = set(read_remembered(tmp_path / "run", values))
     (record,) = result.devices
     assert remembered == {k for k, kept in zip(record["device"], record["kept"], strict=True) if kept}
     assert len(remembered) == 3

@@ -20,7 +20,7 @@ import safetensors.numpy
 
 from fedprox.core.errors import RunFolderError
 
-__all__ = ["json_line", "read_tensors", "write_atomically", "write_tensors"]
+__all__ = ["flush_folder", "json_line", "read_tensors", "read_values", "write_atomically", "write_tensors"]
 
 _IS_WINDOWS = os.name == "nt"
 
@@ -37,10 +37,10 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
 
 
-def _flush_folder(path: Path) -> None:
+def flush_folder(path: Path) -> None:
     """Flush the rename itself; Windows opens no folders, and needs no such thing."""
     if _IS_WINDOWS:
         return
@@ -85,6 +85,15 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str,
     if not is_whole:
         raise RunFolderError(f"{path} is damaged: its content does not have the digest that it was written with")
     return tensors, values
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Read the values of `write_tensors` alone; of the arrays nothing is read, so that the digest is not checked."""
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            return dict(json.loads(json.loads(file.metadata()[_HEADER])["values"]))
+    except (OSError, KeyError, ValueError, TypeError, MemoryError, safetensors.SafetensorError) as error:
+        raise RunFolderError(f"{path} cannot be read: {error}") from None
 
 
 _HEADER = "fedprox"  # one entry alone: safetensors does not keep the order of several

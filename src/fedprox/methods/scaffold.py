@@ -12,9 +12,9 @@ and then renews its variate with the mean gradient that it has seen on its way f
 where a is the number of steps really done (`gradient_count`, which also knows momentum). The server averages the w_k
 (a server step of 1) and moves c by sum over S of p_k (c_k^+ - c_k), so that c stays the mean of all c_k.
 
-A variate of few steps is a gradient near w^t, one of many steps a gradient near the device's own optimum. A device whose
-budget changes from round to round is pushed along the difference in every one of its steps, and with long local work the
-run may diverge. With `damping` d < 1 a variate takes d times its change; 1 is the source's.
+A variate of few steps is a gradient near w^t, one of many steps a gradient near the device's own optimum. A device
+whose budget changes from round to round is pushed along the difference in every one of its steps, and with long local
+work the run may diverge. With `damping` d < 1 a variate takes d times its change; 1 is the source's.
 
 Partial work is kept: a straggler's variate divides by the steps it did. A device that did none, or failed, keeps its
 old variate. Solvers outside the SGD family are refused.

@@ -2,30 +2,43 @@
 
 A checkpoint is one safetensors file with a format version and digests: of itself, of the run (its config without the
 keys that resume may change, and its parts from Python), and of `metrics.jsonl` and `devices.jsonl` up to its round.
-Two are kept, `state` and the one before it, `previous`; where the last one is not whole, the one before it serves.
+Two are kept, `state` and the one before it, `previous`; where the last one is not whole, the one before it serves. What
+devices remember is in files beside it (`device_store`), which it refers to with their digests; both checkpoints may
+refer to the same ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedprox.core.errors import RunFolderError
-from fedprox.core.files import read_tensors, write_tensors
+from fedprox.core.files import read_tensors, read_values, write_tensors
+from fedprox.runs.device_segments import Segment, verify_segment
 from fedprox.runs.record_file import Beginning, read_beginning
 
-__all__ = ["RECORDS", "Checkpoint", "by_owner", "find_checkpoint", "keep_previous", "write_checkpoint"]
+__all__ = [
+    "RECORDS",
+    "Checkpoint",
+    "by_owner",
+    "devices_folder",
+    "find_checkpoint",
+    "keep_previous",
+    "referred_files",
+    "write_checkpoint",
+]
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 RECORDS = ("metrics", "devices")
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,7 @@ class Checkpoint:
     round: int
     tensors: Tensors
     state: dict[str, Any]
+    devices: tuple[Segment, ...] = ()  # the files of what devices remember
 
 
 @dataclass(frozen=True)
@@ -51,19 +65,20 @@ def write_checkpoint(
 ) -> None:
     """Write the last checkpoint of a run folder; `run` says which run it is of, `marks` what its records hold."""
     values = {"format": _FORMAT, "round": checkpoint.round, "run": run, "records": marks, "state": checkpoint.state}
+    values["devices"] = [asdict(segment) for segment in checkpoint.devices]
     write_tensors(_last(folder), checkpoint.tensors, values)
 
 
 def by_owner(tensors: Mapping[str, Any]) -> dict[str, Tensors]:
-    """Return the arrays of a state by what they belong to: params, server, device.0, ..., version.0, ...
+    """Return the arrays of a state by what they belong to: params, server, version.0, version.1, ...
 
-    >>> by_owner({"params.bias": 1, "device.3.bias": 2})
-    {'params': {'bias': 1}, 'device.3': {'bias': 2}}
+    >>> by_owner({"params.bias": 1, "version.3.bias": 2})
+    {'params': {'bias': 1}, 'version.3': {'bias': 2}}
     """
     groups: dict[str, Tensors] = {}
     for name, array in tensors.items():
         owner, _, rest = name.partition(".")
-        if owner in ("device", "version"):
+        if owner == "version":
             number, _, rest = rest.partition(".")
             owner = f"{owner}.{number}"
         groups.setdefault(owner, {})[rest] = array
@@ -80,6 +95,20 @@ def keep_previous(folder: Path) -> None:
         shutil.copyfile(_last(folder), temporary)
     temporary.replace(_previous(folder))
     temporary.unlink(missing_ok=True)  # renaming does nothing where both are already links to one file
+
+
+def devices_folder(folder: Path) -> Path:
+    """Return where a run folder has the files of what devices remember."""
+    return folder / "checkpoint" / "devices"
+
+
+def referred_files(folder: Path) -> set[str]:
+    """Return the names of the files that the two checkpoints of a run folder refer to."""
+    found: set[str] = set()
+    for file in (_last(folder), _previous(folder)):
+        with contextlib.suppress(RunFolderError):  # what is damaged serves for nothing
+            found |= {segment["file"] for segment in read_values(file).get("devices", ())}
+    return found
 
 
 def find_checkpoint(folder: Path, run: Mapping[str, Any]) -> Verified | None:
@@ -120,6 +149,7 @@ def _verified(folder: Path, file: Path, run: Mapping[str, Any]) -> Verified:
         raise RunFolderError(f"{file} must be a checkpoint of format {_FORMAT}; got {found}")
     try:
         round, state, marks, own = values["round"], dict(values["state"]), values["records"], values["run"]
+        devices = tuple(Segment(**each) for each in values["devices"])
     except (KeyError, TypeError):
         raise RunFolderError(f"{file} holds no state of a run") from None
     if own != run:
@@ -130,4 +160,6 @@ def _verified(folder: Path, file: Path, run: Mapping[str, Any]) -> Verified:
         if beginning is None or beginning.mark() != marks[name]:
             raise RunFolderError(f"{folder}/{name}.jsonl is not the one that {file} was saved with, at round {round}")
         records[name] = beginning
-    return Verified(Checkpoint(round, tensors, state), records, file == _last(folder))
+    for segment in devices:
+        verify_segment(devices_folder(folder), segment)
+    return Verified(Checkpoint(round, tensors, state, devices), records, file == _last(folder))

@@ -22,6 +22,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,8 +31,19 @@ from fedprox.core.errors import RunFolderError
 from fedprox.core.files import json_line, write_atomically, write_tensors
 from fedprox.core.locks import is_locked, try_lock
 from fedprox.core.reading import read_json
-from fedprox.runs.checkpoint import RECORDS, Checkpoint, Tensors, find_checkpoint, keep_previous, write_checkpoint
+from fedprox.core.trees import Tree
+from fedprox.runs.checkpoint import (
+    RECORDS,
+    Checkpoint,
+    Tensors,
+    devices_folder,
+    find_checkpoint,
+    keep_previous,
+    referred_files,
+    write_checkpoint,
+)
 from fedprox.runs.columns import column_problem
+from fedprox.runs.device_store import DeviceStore, Secure, unlink_unused
 from fedprox.runs.history import History
 from fedprox.runs.identity import check_continues, read_config, run_identity, write_config
 from fedprox.runs.record_file import Beginning, RecordFile, read_beginning, read_records
@@ -73,6 +85,7 @@ class RunFolder:
         self._trimmed = False  # whether a measurement is left out that the checkpoint was saved with
         self._last_is_whole = False  # whether the last checkpoint on disk is worth keeping as the one before
         self._records: dict[str, RecordFile] = {}
+        self._store: DeviceStore | None = None
         self._lock: IO[bytes] | None = None
         try:
             with _said_plainly(self.path):
@@ -132,14 +145,24 @@ class RunFolder:
         with _said_plainly(self.path):
             self._records["devices"].append(record)
 
+    def open_devices(self, like: Tree, secure: Secure) -> DeviceStore:
+        """Return what devices remember at the checkpoint, or nothing at the start; `save` writes what changes in it."""
+        segments = () if self.checkpoint is None else self.checkpoint.devices
+        self._store = DeviceStore(devices_folder(self.path), like, secure, segments)
+        return self._store
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint, and keep the one before it."""
         with _said_plainly(self.path):
+            if self._store is not None:
+                checkpoint = replace(checkpoint, devices=tuple(self._store.save()))
             # the records reach the disk first: a checkpoint must never be ahead of them
             marks = {name: file.mark() for name, file in self._records.items()}
             if self._last_is_whole and self.checkpoint is not None and self.checkpoint.round < checkpoint.round:
                 keep_previous(self.path)
             write_checkpoint(self.path, checkpoint, self._run, marks)
+            if devices_folder(self.path).is_dir():
+                unlink_unused(devices_folder(self.path), referred_files(self.path))
         self.checkpoint, self._last_is_whole = checkpoint, True
 
     def finish(self, params: Tensors, evaluation: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
@@ -158,7 +181,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the files and give up the lock."""
-        for file in (*self._records.values(), self._lock):
+        for file in (*self._records.values(), self._store, self._lock):
             if file is not None:
                 file.close()
 

@@ -7,15 +7,18 @@ themselves: their models are not in the folder.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from functools import partial
 
 from fedprox import methods
 from fedprox.core.errors import ConfigError, RunFolderError
-from fedprox.core.trees import Tree, unflatten_names
+from fedprox.core.trees import Tree
 from fedprox.methods import Method
 from fedprox.methods.parameter_roles import assign_roles
 from fedprox.models import Model
-from fedprox.runs.checkpoint import by_owner, find_checkpoint
+from fedprox.runs.checkpoint import devices_folder, find_checkpoint
+from fedprox.runs.device_models import DeviceModels
+from fedprox.runs.device_store import DeviceStore
 from fedprox.runs.identity import run_identity
 from fedprox.runs.reader import SavedRun
 from fedprox.runs.replaced import check_present, check_replaced, describe_parts
@@ -23,7 +26,9 @@ from fedprox.runs.replaced import check_present, check_replaced, describe_parts
 __all__ = ["check_all_here", "choose_device_model", "read_own_models", "read_personal_models"]
 
 
-def read_own_models(run: SavedRun, model: Model, params: Tree, method: Method | None = None) -> dict[int, Tree] | None:
+def read_own_models(
+    run: SavedRun, model: Model, params: Tree, method: Method | None = None
+) -> Mapping[int, Tree] | None:
     """Return the whole model of each device that has taken part; None where all devices share one.
 
     `method` is the one that was given to `train`, where one was.
@@ -31,22 +36,22 @@ def read_own_models(run: SavedRun, model: Model, params: Tree, method: Method | 
     if not (run.summary or {}).get("own_models", False):
         return None
     divided, remembered = _read_remembered(run, model, params, method)
-    return {device: divided.device_model(params, state) for device, state in remembered.items()}
+    return DeviceModels(remembered, lambda states: states, partial(divided.device_model, params))
 
 
 def read_personal_models(
     run: SavedRun, model: Model, params: Tree, method: Method | None = None
-) -> dict[int, Tree] | None:
+) -> Mapping[int, Tree] | None:
     """Return the second model of each device that has taken part; None where devices have none."""
     if not (run.summary or {}).get("personal_models", False):
         return None
     divided, remembered = _read_remembered(run, model, params, method)
-    return {device: divided.personal_model(params, state) for device, state in remembered.items()}
+    return DeviceModels(remembered, lambda states: states, partial(divided.personal_model, params))
 
 
 def _read_remembered(
     run: SavedRun, model: Model, params: Tree, method: Method | None
-) -> tuple[Method, dict[int, Tree]]:
+) -> tuple[Method, Mapping[int, Tree]]:
     """Return the run's method, and what each device remembers."""
     recorded = {part: record for part, record in run.replaced.items() if part == "method"}
     check_present(run.path, recorded, {"method": method})
@@ -59,18 +64,14 @@ def _read_remembered(
         raise RunFolderError(f"{run.path} holds no checkpoint, which has what its devices keep to themselves")
     like = divided.start_device(params)
     try:
-        remembered = {
-            int(owner.removeprefix("device.")): unflatten_names(named, like=like)
-            for owner, named in by_owner(found.checkpoint.tensors).items()
-            if owner.startswith("device.")
-        }
+        remembered = DeviceStore(devices_folder(run.path), like, segments=found.checkpoint.devices)
     except ValueError as error:
         raise RunFolderError(f"the checkpoint of {run.path} does not fit its model: {error}") from None
     check_all_here(run, remembered)
     return divided, remembered
 
 
-def choose_device_model(run: SavedRun, params: Tree, own: dict[int, Tree] | None, device: int) -> Tree:
+def choose_device_model(run: SavedRun, params: Tree, own: Mapping[int, Tree] | None, device: int) -> Tree:
     """Return the model of one device of a run."""
     if own is None:
         raise ConfigError(f"`device` must be left out for {run.path}, whose devices share one model; got {device}")

@@ -13,9 +13,9 @@ from fedprox.config import Config
 from fedprox.config.parts import build_part
 from fedprox.core.errors import RunFolderError
 from fedprox.core.machine import peak_memory
-from fedprox.core.trees import Tree
 from fedprox.methods import Method
 from fedprox.runs.checkpoint import Checkpoint
+from fedprox.runs.device_store import Secure
 from fedprox.runs.folder import RunFolder, read_history
 from fedprox.runs.history import History
 from fedprox.runs.replaced import Replaced
@@ -81,22 +81,26 @@ class Journal:
             return "stopped"
         return None
 
-    def save(self, state: State, remembered: Mapping[int, Tree], more: Mapping[str, Any]) -> None:
-        """Write a checkpoint; `remembered` is what devices remember, `more` plain values beside the state's own."""
+    def save(self, state: State, more: Mapping[str, Any]) -> None:
+        """Write a checkpoint; `more` are plain values beside the state's own."""
         if self.folder is not None:
             values = {**state.values(), "seconds": self.seconds, **more}
-            self.folder.save(Checkpoint(state.round, state.tensors(remembered), values))
+            self.folder.save(Checkpoint(state.round, state.tensors(), values))
 
-    def go_back(self, state: State, method: Method) -> Mapping[str, Any] | None:
+    def go_back(self, state: State, method: Method, secure: Secure) -> Mapping[str, Any] | None:
         """Go back to the folder's checkpoint and return its plain values; None where there is none.
 
-        The folder is changed only once the checkpoint fits.
+        The folder is changed only once the checkpoint fits. From now on it has what devices remember; `secure` turns
+        that into trees of arrays.
         """
-        if self.folder is None or self.folder.checkpoint is None:
+        if self.folder is None:
             return None
-        saved = self.folder.checkpoint
+        if (saved := self.folder.checkpoint) is None:
+            state.devices = self.folder.open_devices(method.start_device(state.params), secure)
+            return None
         try:
             state.go_back(saved.round, saved.tensors, saved.state, method)
+            state.devices = self.folder.open_devices(method.start_device(state.params), secure)
             self._started -= float(saved.state["seconds"])
         except (KeyError, TypeError, ValueError) as error:
             reason = f"its checkpoint does not fit the run: {error}"

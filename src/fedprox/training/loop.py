@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedprox.measures import Measures, Measuring
 from fedprox.methods import mu
 from fedprox.participation.known_devices import update_known
 from fedprox.privacy import build_accountant
+from fedprox.runs.device_models import DeviceModels, gathered
 from fedprox.runs.folder import is_measured
 from fedprox.training.journal import Journal
 from fedprox.training.merge_step import MergeStep
@@ -67,7 +69,7 @@ class _Run:
         self.engine.compile(self.state.params)
         self.measurer.compile(self.state.params)
         compile_seconds = time.perf_counter() - clock
-        saved = self.journal.go_back(self.state, self.method)
+        saved = self.journal.go_back(self.state, self.method, self.engine.secure)
         if saved is not None:
             self.engine.restore(saved)
             self.server.resume()
@@ -177,17 +179,16 @@ class _Run:
         accuracy = self.measurer.personal_accuracy(self.state.params, self._personal_models())
         return replace(measures, own={**measures.own, "personal_test_accuracy": accuracy})
 
-    def _own_models(self) -> dict[int, Tree]:
+    def _own_models(self) -> Mapping[int, Tree]:
         """Return the models of the devices that are measured with one of their own."""
         return self._models(self.method.device_model) if self.method.own_models else {}
 
-    def _personal_models(self) -> dict[int, Tree]:
+    def _personal_models(self) -> Mapping[int, Tree]:
         """Return the second models of the devices that have taken part."""
         return self._models(self.method.personal_model) if self.method.personal_models else {}
 
-    def _models(self, model_of: Callable[[Tree, Tree], Tree]) -> dict[int, Tree]:
-        remembered = self.engine.secure(self.state.devices)
-        return {device: model_of(self.state.params, each) for device, each in remembered.items()}
+    def _models(self, model_of: Callable[[Tree, Tree], Tree]) -> Mapping[int, Tree]:
+        return DeviceModels(self.state.devices, self.engine.secure, partial(model_of, self.state.params))
 
     def _evaluation(self) -> list[dict[str, Any]]:
         """Return one record per device of the final model, with its name and what its second model gives."""
@@ -211,7 +212,7 @@ class _Run:
         return "stopped" if any(answers) else None
 
     def _save(self) -> None:
-        self.journal.save(self.state, self.engine.secure(self.state.devices), self.engine.values())
+        self.journal.save(self.state, self.engine.values())
 
     @property
     def _released(self) -> int:
@@ -238,7 +239,7 @@ class _Run:
         if folder is not None:
             self._save()
             folder.finish(flatten_names(params), self._evaluation(), summary)
-        personal = self._personal_models() or self._own_models()
+        personal = gathered(self._personal_models() or self._own_models())
         return Result(self.journal.history, self.journal.devices, params, summary, personal=personal)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,7 +33,8 @@ class State:
     """The model, what server and devices remember, and mu, after `round` rounds.
 
     Devices are remembered only once they have taken part, so that a million idle ones cost nothing. What they remember
-    is held as the engine gave it, which may be a reference to where it is.
+    is held as the engine gave it, which may be a reference to where it is; with a run folder, beyond a number that fits
+    into memory, it is on disk (`fedprox.runs.device_store`).
 
     A server that merges replies as they arrive has devices at work between two rounds: its time line, and each version
     of the model that some of them were given.
@@ -42,7 +43,7 @@ class State:
     params: Tree
     server: Tree
     controller: MuController
-    devices: dict[int, Any] = field(default_factory=dict)
+    devices: MutableMapping[int, Any] = field(default_factory=dict)
     round: int = 0
     bytes: int = 0  # sent so far, down and up
     simulated_seconds: float = 0.0  # what the clock shows, where there is one
@@ -51,11 +52,9 @@ class State:
     given: dict[int, GivenModel] = field(default_factory=dict)
     known: dict[int, KnownDevice] = field(default_factory=dict)  # of the devices, for users' samplers
 
-    def tensors(self, devices: Mapping[int, Tree]) -> Tensors:
-        """Return all arrays by name; `devices` is what devices remember, as trees."""
+    def tensors(self) -> Tensors:
+        """Return the arrays of model, server and given versions by name."""
         named = _prefixed("params", self.params) | _prefixed("server", self.server)
-        for device, remembered in devices.items():
-            named |= _prefixed(f"device.{device}", remembered)
         for version, model in self.given.items():
             named |= _prefixed(f"version.{version}", {"params": model.params, "sent": model.sent})
         return named
@@ -71,7 +70,7 @@ class State:
         return {**values, "known": write_known(self.known)} if self.known else values
 
     def go_back(self, round: int, tensors: Mapping[str, Any], values: Mapping[str, Any], method: Method) -> None:
-        """Become the state that `tensors` and `values` were taken of."""
+        """Become the state that `tensors` and `values` were taken of, but for what devices remember."""
         groups = by_owner(tensors)
         self.round = round
         self.params = unflatten_names(groups.pop("params"), like=self.params)
@@ -81,10 +80,6 @@ class State:
             like = {"params": self.params, "sent": method.send(self.server, None)}
             model = unflatten_names(groups.pop(f"version.{version}"), like=like)
             self.given[int(version)] = GivenModel(**model, mu=used_mu)
-        like = method.start_device(self.params)
-        self.devices = {
-            int(group.removeprefix("device.")): unflatten_names(named, like=like) for group, named in groups.items()
-        }
         self.controller = restore(self.controller, dict(values["mu"]))
         self.bytes, self.simulated_seconds = values["bytes"], values["simulated_seconds"]
         self.wasted_seconds = values.get("wasted_seconds", 0.0)
