@@ -3,10 +3,10 @@
     python -m benchmarks.device_states                  a million devices, in a process of its own
     python -m benchmarks.device_states --devices 1e5
 
-Devices of softmax regression with 60 features and 10 classes (610 numbers, 2.4 kB) take part 10,000 at a time. First each
-of them once, then as often at random; after every 10,000 there is a checkpoint. Printed are the process's peak memory
-before and after, the times of a checkpoint, the bytes that were written beside those of the changed states, the size of
-the folder, and the time to verify and open it again.
+Devices of softmax regression with 60 features and 10 classes (610 numbers, 2.4 kB) take part 10,000 at a time. First
+each of them once, then as often at random; after every 10,000 there is a checkpoint. Printed are the process's peak
+memory before and after, the times of a checkpoint, the bytes that were written relative to the changed states, the size
+of the folder, and the time to verify and open it again.
 """
 
 from __future__ import annotations

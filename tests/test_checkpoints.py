@@ -117,12 +117,12 @@ def test_a_checkpoint_of_an_older_format_is_refused(run: Path) -> None:
     (run / "checkpoint" / "previous.safetensors").unlink()
     file = run / "checkpoint" / "state.safetensors"
     tensors, values = read_tensors(file)
-    write_tensors(file, tensors, {**values, "format": 1})
-    refused(run, "must be a checkpoint of format 2; got 1")
+    write_tensors(file, tensors, {**values, "format": 2})
+    refused(run, "must be a checkpoint of format 3; got 2")
     import safetensors.numpy
 
     safetensors.numpy.save_file(tensors, file, {"state": "{}"})
-    refused(run, "must be a checkpoint of format 2; got an older one")
+    refused(run, "must be a checkpoint of format 3; got an older one")
 
 
 def test_results_are_kept_until_new_ones_are_complete(run: Path, whole: Path) -> None:
