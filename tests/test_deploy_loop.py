@@ -115,7 +115,9 @@ def test_methods_with_steps_of_their_own_take_the_path_of_the_simulation(method,
     assert any(row["steps"] != row["budget"] for row in simulated.devices)
 
 
-@pytest.mark.parametrize("method", [Half(), Last(), Ditto()])
+@pytest.mark.parametrize(
+    "method", [Half(), Last(), Ditto(), fedprox.methods.ditto(), fedprox.methods.pfedme(personal_mu=1.0)]
+)
 def test_a_method_of_ones_own_takes_the_same_path_as_the_simulation(method, tmp_path, monkeypatch):
     config = build_config(devices={"stragglers": 0.5})
     result = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch, method=method)

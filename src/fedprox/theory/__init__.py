@@ -17,6 +17,13 @@ from typing import TYPE_CHECKING, Any
 from fedprox.theory.admissible import Condition, conditions, failing, margin
 from fedprox.theory.choices import Choice, best_mu, largest_gamma, smallest_k, smallest_mu
 from fedprox.theory.decrease import dissimilarity_bound, rho, rho_bounded_variance, rho_variable
+from fedprox.theory.family import (
+    fedexprox_gap,
+    fedexprox_largest_step,
+    sdane_gap,
+    sdane_smallest_mu,
+    sdane_step_holds,
+)
 from fedprox.theory.rates import ConvexChoice, convex_choice, iteration_complexity, rounds_to
 
 if TYPE_CHECKING:
@@ -49,6 +56,8 @@ __all__ = [
     "dissimilarity_along",
     "dissimilarity_bound",
     "failing",
+    "fedexprox_gap",
+    "fedexprox_largest_step",
     "global_curvature",
     "iteration_complexity",
     "largest_gamma",
@@ -57,6 +66,9 @@ __all__ = [
     "rho_bounded_variance",
     "rho_variable",
     "rounds_to",
+    "sdane_gap",
+    "sdane_smallest_mu",
+    "sdane_step_holds",
     "smallest_k",
     "smallest_mu",
     "smoothness",
