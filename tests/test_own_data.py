@@ -210,6 +210,7 @@ def test_data_sets_of_other_libraries():
 
     class Hugging(dict):
         column_names = ("x", "label", "who")
+        features: Any = None
 
     columns = Hugging(x=[[1.0, 2.0]] * 4, label=["p", "q"] * 2, who=[0, 0, 1, 1])
     assert read_dataset(columns, "who", y="label").labels == ("p", "q")

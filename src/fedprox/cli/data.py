@@ -145,6 +145,7 @@ def stats(
 
     from fedprox.measures.heterogeneity import examine, plot_heterogeneity
     from fedprox.report.plot import save
+    from fedprox.runs.summary_text import counted
 
     population, model = _named(name, seed, set_)
     found = examine(population, model)
@@ -154,8 +155,8 @@ def stats(
         return
     _print_statistics(name, asdict(found))
     typer.echo(
-        f"\n{found.train_samples} training and {found.test_samples} test samples; {found.without_test} devices without "
-        f"test data"
+        f"\n{found.train_samples} training and {found.test_samples} test samples; "
+        f"{counted(found.without_test, 'device')} without test data"
         + (f"; {found.labels_per_device:.1f} different labels per device" if found.labels_per_device else "")
     )
     if found.dissimilarity is not None:
@@ -215,6 +216,7 @@ def _say_statistics(name: str, folder: Path, as_json: bool) -> None:
 
     from fedprox.measures.heterogeneity import examine
     from fedprox.population.folder import open_population, read_manifest
+    from fedprox.runs.summary_text import counted
 
     manifest = read_manifest(folder)
     found = asdict(examine(open_population(folder)))
@@ -225,8 +227,8 @@ def _say_statistics(name: str, folder: Path, as_json: bool) -> None:
     left_out = manifest["devices_left_out"]["without_training_data"]
     if left_out:
         first = ", ".join(manifest["devices_left_out"]["first"])
-        typer.echo(f"{left_out} devices have no training data and are left out ({first})")
-    typer.echo(f"{manifest['devices_without_test_data']} devices have no test data")
+        typer.echo(f"left out, since they have no training data: {counted(left_out, 'device')} ({first})")
+    typer.echo(f"without test data: {counted(manifest['devices_without_test_data'], 'device')}")
     for key, value in manifest["about"].items():
         listed = [f"{name} {item}" for name, item in value.items()] if isinstance(value, dict) else value
         typer.echo(f"{key}: {', '.join(listed) if isinstance(listed, list) else listed}")

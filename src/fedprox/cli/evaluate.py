@@ -38,7 +38,7 @@ def evaluate(
     Example: fedprox evaluate runs/synthetic-1-1-1 --data synthetic -s data.seed=1
     """
     from fedprox.runs.evaluate import data_settings
-    from fedprox.runs.summary_text import number, percent
+    from fedprox.runs.summary_text import counted, number, percent
 
     settled = data_settings(run, data, set_)
     from fedprox.data import load
@@ -51,7 +51,7 @@ def evaluate(
     for part, words in (("train", "training part"), ("test", "test part")):
         loss, accuracy = result[f"{part}_loss"], result[f"{part}_accuracy"]
         typer.echo(f"{words}: loss {number(loss, '.4f')}, accuracy {percent(accuracy)}")
-    typer.echo(f"{result['examples']} examples on {len(result['devices'])} devices")
+    typer.echo(f"{counted(result['examples'], 'example')} on {counted(len(result['devices']), 'device')}")
 
 
 @app.command()

@@ -150,11 +150,12 @@ class _Bar:
         """Take note of what is to be run."""
         from fedprox.paper.remaining import Remaining
         from fedprox.paper.runs import expected_seconds
+        from fedprox.runs.summary_text import counted
 
         expected = {job.out: expected_seconds(job, self._setting.scale) for job in todo}
         self._remaining = Remaining(expected, self._cores)
         self._task = self._progress.add_task(self._text(), total=1.0)
-        self._say(f"{len(todo)} runs, {done} are there already")
+        self._say(f"{counted(len(todo), 'run')} to do, {done} done already")
 
     def show(self, event: Event) -> None:
         """Move the bar."""

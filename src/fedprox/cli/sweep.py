@@ -64,8 +64,12 @@ def sweep(
     else:
         if table:
             output_console().print(comparison_table(table))
+        from fedprox.runs.summary_text import counted
+
         done = len(result.done) - result.skipped
-        typer.echo(f"\n{done} runs done, {result.skipped} were finished before, {len(failed)} failed; in {folder}")
+        typer.echo(
+            f"\n{counted(done, 'run')} done, {result.skipped} were finished before, {len(failed)} failed; in {folder}"
+        )
     for failure in failed:
         typer.echo(f"fedprox: {failure['out']} failed: {failure['error']}", err=True)
     raise typer.Exit(1 if failed else 0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["number", "outcome_text", "percent", "start_lines", "summary_lines"]
+__all__ = ["counted", "number", "outcome_text", "percent", "start_lines", "summary_lines"]
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the outcome of one run in words."""
     result = summary["result"]
     lines = [
-        f"{summary['ended']} after {summary['rounds']} rounds, {summary['seconds']:.1f} s: "
+        f"{summary['ended']} after {counted(summary['rounds'], 'round')}, {summary['seconds']:.1f} s: "
         f"train loss {number(result['train_loss'], '.4f')}, train accuracy {percent(result['train_accuracy'])}, "
         f"test accuracy {percent(result['test_accuracy'])}"
     ]
@@ -27,6 +27,15 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     if summary["converged_round"] is not None:
         lines.append(f"converged at round {summary['converged_round']}")
     return lines
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is one.
+
+    >>> counted(1, "round"), counted(2000, "device")
+    ('1 round', '2,000 devices')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def start_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:
