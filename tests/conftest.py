@@ -50,6 +50,7 @@ SLOW_FILES = {
 # A test is slow, too, if it was measured to take this many seconds of processor time (`processor_time.py` measures test
 # functions; each of their cases counts alike). With it the quick tests take about 90 seconds on two cores.
 SLOW = 0.3
+UNMEASURED = 10.0  # seconds of a test in a slow file
 
 # Files whose tests are long and share nothing; those of other files stay together, with their fixtures and programs.
 SPLIT_FILES = SLOW_FILES - {"test_deploy.py", "test_ray.py"}
@@ -70,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     groups = {}
     for item in items:
         name = function_name(item)
-        own = seconds.get(name, 0.0) / count[name]
+        own = seconds.get(name, UNMEASURED if item.path.name in SLOW_FILES else 0.0) / count[name]
         if item.path.name in SLOW_FILES or own >= SLOW:
             item.add_marker(pytest.mark.slow)
         groups[item] = item.nodeid if item.path.name in SPLIT_FILES else item.path.name
@@ -110,11 +111,16 @@ def in_process(capfd, monkeypatch):
             patch.setattr(sys, "argv", ["fedprox", *map(str, arguments)])
             patch.setattr(sys, "path", list(sys.path))
             patch.setattr(part_search, "_allowed", [])
+            known = set(sys.modules)
             try:
                 main()
                 code = 0
             except SystemExit as end:
                 code = int(end.code or 0)
+            finally:
+                for name in set(sys.modules) - known:
+                    if str(cwd) in (getattr(sys.modules[name], "__file__", None) or ""):
+                        del sys.modules[name]  # a part of the folder, which the next command finds anew
         out, error = capfd.readouterr()
         return subprocess.CompletedProcess(arguments, code, out, error)
 

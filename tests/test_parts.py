@@ -71,7 +71,7 @@ def test_every_line_of_the_registry_leads_somewhere(group):
         assert find_part(group, name, group) is not None
 
 
-def test_a_method_of_ones_own_runs_in_every_command(tmp_path):
+def test_a_method_of_ones_own_runs_in_every_command(in_process, tmp_path):
     (tmp_path / "mine.py").write_text(HALF)
     assert len(HALF.strip().splitlines()) <= 40
     run = command("run", "synthetic-1-1", *SMALL, "-s", "method.name=mine:Half", "-s", "method.strength=0.25",
@@ -79,32 +79,32 @@ def test_a_method_of_ones_own_runs_in_every_command(tmp_path):
     assert run.returncode == 0, run.stderr
     assert 'name = "mine:Half"\nmu = 1.0' in (tmp_path / "one" / "config.toml").read_text()
     assert "strength = 0.25" in (tmp_path / "one" / "config.toml").read_text()
-    compare = command("compare", "synthetic-1-1", *SMALL, "-m", "fedavg", "-m", "mine:Half:strength=0.5",
+    compare = in_process("compare", "synthetic-1-1", *SMALL, "-m", "fedavg", "-m", "mine:Half:strength=0.5",
                       "--out", "two", "--json", cwd=tmp_path)  # fmt: skip
     assert compare.returncode == 0, compare.stderr
     table = json.loads(compare.stdout)["table"]
     assert [row["method"] for row in table] == ["fedavg", "mine:Half (strength=0.5)"]
     assert table[0]["train_loss"] != table[1]["train_loss"]
-    sweep = command("sweep", "synthetic-1-1", *SMALL, "-s", "method.name=mine:Half", "-g", "method.strength=0.1,1",
+    sweep = in_process("sweep", "synthetic-1-1", *SMALL, "-s", "method.name=mine:Half", "-g", "method.strength=0.1,1",
                     "--out", "three", "--json", cwd=tmp_path)  # fmt: skip
     assert sweep.returncode == 0, sweep.stderr
     assert len(json.loads(sweep.stdout)["table"]) == 2
-    tune = command("tune", "synthetic-1-1", *SMALL, "-s", "method.name=mine:Half", "-s", "method.strength=0.25",
+    tune = in_process("tune", "synthetic-1-1", *SMALL, "-s", "method.name=mine:Half", "-s", "method.strength=0.25",
                    "--rates", "0.01", "--mus", "1", "--out", "four", cwd=tmp_path)  # fmt: skip
     assert tune.returncode == 0, tune.stderr
     assert "On mine:Half with this rate: method.mu = 1" in tune.stdout
     assert "strength = 0.25" in (tmp_path / "four" / "tuned.toml").read_text()
-    evaluate = command("evaluate", "one", "--json", cwd=tmp_path)
+    evaluate = in_process("evaluate", "one", "--json", cwd=tmp_path)
     assert evaluate.returncode == 0, evaluate.stderr
     last = json.loads((tmp_path / "one" / "metrics.jsonl").read_text().splitlines()[-1])
     assert json.loads(evaluate.stdout)["test_accuracy"] == pytest.approx(last["test_accuracy"])
     np.save(tmp_path / "x.npy", np.zeros((2, 60), np.float32))
-    predict = command("predict", "one", "--data", "x.npy", cwd=tmp_path)
+    predict = in_process("predict", "one", "--data", "x.npy", cwd=tmp_path)
     assert len(predict.stdout.split()) == 2, predict.stderr
-    theory = command("theory", "one", cwd=tmp_path)
+    theory = in_process("theory", "one", cwd=tmp_path)
     assert theory.returncode == 2
     assert "the theorems do not cover this run: `method.name` must be 'fedprox'; it is 'mine:Half'" in theory.stderr
-    report = command("report", "one", "three", "--out", "report.html", cwd=tmp_path)
+    report = in_process("report", "one", "three", "--out", "report.html", cwd=tmp_path)
     assert report.returncode == 0, report.stderr
     assert "mine:Half" in (tmp_path / "report.html").read_text()
 
