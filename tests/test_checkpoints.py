@@ -50,6 +50,12 @@ def refused(run: Path, sentence: str, plan: dict = PLAN) -> None:
     assert content(run) == before  # nothing was touched, the results least of all
 
 
+def test_a_run_without_its_checkpoint_folder_is_refused_and_gets_none(run: Path) -> None:
+    shutil.rmtree(run / "checkpoint")
+    refused(run, "its checkpoint is missing, and the run had ended")
+    assert not (run / "checkpoint").exists()
+
+
 def test_a_flipped_bit_is_found_and_the_checkpoint_before_it_serves(run: Path, whole: Path) -> None:
     flip(run / "checkpoint" / "state.safetensors", -3)
     with pytest.warns(UserWarning, match=r"state.safetensors is damaged: .*; continuing from round 4"):

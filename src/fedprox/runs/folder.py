@@ -96,6 +96,8 @@ class RunFolder:
 
     def _open(self, resume: bool) -> None:
         check_usable(self.path, self._config, resume=resume, replaced=self._replaced)
+        if not (self.path / "checkpoint").exists():
+            _check_nothing_lost(self.path)  # before there is a lock to keep in it
         (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
         if self._private:
             self.path.chmod(0o700)
