@@ -82,6 +82,12 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
     "samplers": {
         "uniform": "fedprox.participation.sampling:Uniform",
         "proportional": "fedprox.participation.sampling:Proportional",
+        "available": "fedprox.participation.sampling:Available",
+        "power_of_choice": "fedprox.participation.selection.power_of_choice:PowerOfChoice",
+        "loss": "fedprox.participation.selection.loss:ByLoss",
+        "oort": "fedprox.participation.selection.oort:Oort",
+        "tiers": "fedprox.participation.selection.tiers:Tiers",
+        "importance": "fedprox.participation.selection.importance:Importance",
     },
     "systems": {
         "stragglers": "fedprox.participation.stragglers:Stragglers",

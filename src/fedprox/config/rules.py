@@ -10,6 +10,7 @@ from fedprox.config.part_keys import REQUIRED, Key, part_keys
 from fedprox.config.parts import capability, find_part
 from fedprox.config.privacy import check_privacy
 from fedprox.config.sections import SystemsConfig
+from fedprox.config.selection import check_selection
 from fedprox.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def check_together(config: Config) -> None:
     if config.attack.share == 0 and config.attack.strength:
         raise ConfigError(f"`attack.strength` must be left out with attack.share = 0; got {config.attack.strength:g}")
     check_privacy(config)
+    check_selection(config)
 
 
 def check_schedule(config: Config, schedule: str) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from flwr.app import MessageType, RecordDict
 from numpy.typing import NDArray
 
 from fedprox.config import Config
-from fedprox.config.parts import is_builtin
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_norm
 from fedprox.deploy.message_exchange import Post
 from fedprox.deploy.messages import Evaluation, Introduction, Model, Named, attempt
@@ -56,7 +54,6 @@ class ReportMeasurer:
         self._roles, self._personal = roles or ParameterRoles(), personal
         self._times = times or WorkTimes(config.deploy.deadline)
         self._metrics = build_metrics(config.measure)
-        self._keeps_losses = not is_builtin("samplers", config.devices.sampling)
         self._reports: dict[int, Evaluation] = {}
         self._reported: Tree = None  # the model that the reports are of
 
@@ -68,10 +65,14 @@ class ReportMeasurer:
         self._reports, self._reported = self._ask(params, own), params
         if not self._reports:
             return None
-        measures = pooled(self._reports, gradient=self._config.measure.dissimilarity, metrics=self._metrics)
-        if not self._keeps_losses:
-            return measures
-        return replace(measures, device_losses={device: one.train_loss for device, one in self._reports.items()})
+        return pooled(self._reports, gradient=self._config.measure.dissimilarity, metrics=self._metrics)
+
+    def losses_of(
+        self, params: Tree, devices: NDArray[np.int64], own: Mapping[int, Tree] | None = None
+    ) -> dict[int, float]:
+        """Return the losses that some devices have reported of a model; nothing where it was not measured."""
+        reports = self._reports if self._reported is params else {}
+        return {device: reports[device].train_loss for device in devices.tolist() if device in reports}
 
     def personal_accuracy(self, params: Tree, personal: Mapping[int, Tree]) -> float | None:
         """Return the test accuracy of the devices' second models over the devices that report."""

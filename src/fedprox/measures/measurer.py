@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, inner_product, quiet, squared_norm
@@ -48,7 +49,6 @@ class Measures:
     gradient_variance_interval: Interval | None = None  # for all devices, when a sample of them was measured
     dissimilarity_interval: Interval | None = None
     own: Mapping[str, float | None] = field(default_factory=dict)  # the user's metrics
-    device_losses: Mapping[int, float] = field(default_factory=dict)  # F_k by device, where asked for
     reports: int | None = None  # how many devices have measured, where they do it themselves
     trimmed_loss: float | None = None  # then: without the largest and smallest reports
 
@@ -61,6 +61,11 @@ class Measuring(Protocol):
 
     def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> Measures | None:
         """Return the measures of a model, None where nothing can be said of it; some devices may have their own."""
+
+    def losses_of(
+        self, params: Tree, devices: NDArray[np.int64], own: Mapping[int, Tree] | None = None
+    ) -> dict[int, float]:
+        """Return F_k at a model for some devices; one of which nothing is known is left out."""
 
     def personal_accuracy(self, params: Tree, personal: Mapping[int, Tree]) -> float | None:
         """Return the test accuracy of the devices' second models, and of w^t on devices that have none."""
@@ -89,7 +94,6 @@ class Measurer:
         gradients: bool = True,
         weighted: bool = True,
         metrics: Metrics | None = None,
-        device_losses: bool = False,
     ) -> None:
         measured = all_devices(population.devices)
         if 0 < sample < population.devices:
@@ -103,7 +107,7 @@ class Measurer:
         self._weighted = weighted
         self._workers = workers
         self._metrics = metrics
-        self._keeps_losses = device_losses
+        self._samples, self._data = population.train, train
         self._losses = DataPass(population.train, train, measured, model)
         self._train = self._losses
         if gradients:
@@ -138,7 +142,6 @@ class Measurer:
             gradient_variance_interval=variance_interval,
             dissimilarity_interval=b_interval,
             own={**self._measure_aside(params), **(self._metrics.measure(params, own) if self._metrics else {})},
-            device_losses=self._device_losses(train) if self._keeps_losses else {},
         )
 
     @quiet
@@ -158,8 +161,19 @@ class Measurer:
             found[f"{name}_accuracy"] = self._accuracy(sums) if math.isfinite(loss) else None
         return found
 
-    def _device_losses(self, train: PerDevice) -> dict[int, float]:
-        return dict(zip(self.devices.tolist(), (train.loss / train.samples).tolist(), strict=True))
+    @quiet
+    def losses_of(
+        self, params: Tree, devices: NDArray[np.int64], own: Mapping[int, Tree] | None = None
+    ) -> dict[int, float]:
+        """Return F_k at a model for some devices, at a cost that does not grow with the others."""
+        count = len(devices)
+        if not count:
+            return {}
+        most = 1 << (count - 1).bit_length()  # few lengths, so that few programs are compiled
+        filled = np.concatenate([devices, np.repeat(devices[:1], most - count)])
+        found = DataPass(self._samples, self._data, replace(all_devices(most), devices=filled), self._model)
+        (train,) = take_passes((found,), params, self._workers, own)
+        return dict(zip(devices.tolist(), (train.loss / train.samples)[:count].tolist(), strict=True))
 
     def per_device(
         self, params: Tree, own: Mapping[int, Tree] | None = None, personal: Mapping[int, Tree] | None = None

@@ -8,7 +8,7 @@ uninterrupted one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from fedprox.core.randomness import Purpose
 from fedprox.participation.clock.availability import Here
 from fedprox.participation.known_devices import KnownDevice
 from fedprox.participation.own_choices import Sampler
-from fedprox.participation.sampling import Cohort, SamplingView, listed
+from fedprox.participation.sampling import Cohort, Losses, SamplingView, listed
 
 __all__ = ["choose_cohort"]
 
@@ -35,12 +35,15 @@ def choose_cohort(
     purpose: Purpose = Purpose.DEVICES,
     sampler: Sampler | None = None,
     here: Here | None = None,
+    losses: Losses | None = None,
+    seconds: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None,
 ) -> Cohort:
     """Return the devices of a round from a population with these offsets of its training samples.
 
-    `sampler` takes the place of the one that the config names; `here` says who is available, where a clock does.
+    `sampler` takes the place of the one that the config names. Where there is a clock, `here` says who is available and
+    `seconds` how long a round takes. `losses` gives devices' losses at the current model.
     """
-    view = SamplingView(round, config.per_round, offsets, seed, known or {}, purpose, here)
+    view = SamplingView(round, config.per_round, offsets, seed, known or {}, purpose, here, losses, seconds)
     name = config.sampling if sampler is None else getattr(sampler, "__qualname__", type(sampler).__qualname__)
     chosen = (sampler or build_part("samplers", "devices.sampling", config, {"seed": seed}))(view)
     return chosen if isinstance(chosen, Cohort) else listed(_checked(chosen, name, view), offsets)

@@ -1,4 +1,4 @@
-"""What the server knows of devices that have taken part, for samplers of your own.
+"""What the server knows of devices that have taken part, for rules that choose devices by it.
 
 It is kept for the devices that were chosen once, so that a million others cost nothing, and is part of a checkpoint.
 """
@@ -16,7 +16,7 @@ class KnownDevice(NamedTuple):
 
     Attributes:
       last_round: the round in which it was last chosen.
-      loss: F_k of the model after that round; None where it was not measured.
+      loss: F_k of the model after that round; None where a real device did not report it.
       seconds: what that round took, on the simulated clock or as a real device measured it; None where neither is.
     """
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedprox.config import Config
-from fedprox.config.parts import find_part, is_builtin
+from fedprox.config.parts import find_part
+from fedprox.config.selection import is_plain
 from fedprox.participation.sampling import SamplingView
 from fedprox.participation.stragglers import WorkView
 
@@ -27,8 +28,8 @@ class OwnChoices:
     systems: SystemsModel | None = None
 
     def has_own_sampler(self, config: Config) -> bool:
-        """Return whether the sampler is none of the library's, so that it sees what is known of devices."""
-        return self.sampler is not None or not is_builtin("samplers", config.devices.sampling)
+        """Return whether the sampler is none of the paper's, so that it sees what is known of devices."""
+        return self.sampler is not None or not is_plain(config.devices.sampling)
 
     def weighs_draws(self, config: Config) -> bool:
         """Return whether replies are averaged by the number of draws, and not by n_k."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,7 +26,9 @@ from fedprox.core.randomness import Purpose, generator, words
 from fedprox.participation.known_devices import KnownDevice
 
 __all__ = [
+    "Available",
     "Cohort",
+    "Losses",
     "Proportional",
     "SamplingView",
     "Uniform",
@@ -35,9 +37,14 @@ __all__ = [
     "draw_cohort",
     "draw_without_replacement",
     "listed",
+    "merge_scale",
     "merge_weights",
     "owners",
 ]
+
+
+Losses = Callable[[NDArray[np.int64]], Mapping[int, float]]
+"""Returns F_k at the current model, for some devices."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +54,20 @@ class Cohort:
     devices: NDArray[np.int64]  # (listed,)
     samples: NDArray[np.int64]  # (listed,) n_k
     draws: NDArray[np.int64]  # (listed,) how often each was drawn
+    probability: NDArray[np.float64] | None = None  # (listed,) q_k of one draw, where the merge is to undo it
+    target: NDArray[np.float64] | None = None  # (listed,) p_k, which a draw with q_k stands for
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    def only(self, some: NDArray[np.bool_]) -> Cohort:
+        """Return some of the devices."""
+        of_draws = [None if each is None else each[some] for each in (self.probability, self.target)]
+        return Cohort(self.devices[some], self.samples[some], self.draws[some], *of_draws)
+
+    def with_probability(self, probability: NDArray[np.float64], target: NDArray[np.float64]) -> Cohort:
+        """Return the cohort with q_k and p_k of its devices, so that its merge is unbiased."""
+        return replace(self, probability=probability, target=target)
 
 
 @dataclass(frozen=True)
@@ -61,9 +79,12 @@ class SamplingView:
       per_round: K.
       offsets: (devices + 1,) device k has the training samples offsets[k] to offsets[k + 1].
       seed: of the run.
-      known: what the server knows of the devices that were chosen before, by device; kept for samplers of your own.
+      known: what the server knows of the devices that were chosen before, by device; not kept for the paper's schemes.
       purpose: which draw this is, for `words` and `random`.
       here: on a simulated clock, which of some devices are available: `here(devices) -> bools`.
+      losses: F_k at the current model, for some devices: `losses(devices) -> {device: loss}`; None where it cannot be
+        had.
+      seconds: on a simulated clock, how long a round takes some devices: `seconds(devices) -> seconds`.
     """
 
     round: int
@@ -73,6 +94,8 @@ class SamplingView:
     known: Mapping[int, KnownDevice] = field(default_factory=dict)
     purpose: Purpose = Purpose.DEVICES
     here: Callable[[NDArray[np.int64]], NDArray[np.bool_]] | None = None
+    losses: Losses | None = None
+    seconds: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
 
     @property
     def available(self) -> NDArray[np.int64]:
@@ -106,6 +129,10 @@ class Uniform:
         return Cohort(devices, view.offsets[devices + 1] - view.offsets[devices], np.ones_like(devices))
 
 
+class Available(Uniform):
+    """K devices uniformly without replacement, on a simulated clock of those that are available: as `uniform`."""
+
+
 class Proportional:
     """K independent draws with probability p_k."""
 
@@ -123,7 +150,7 @@ def check_sampling(scheme: str, per_round: int, devices: int) -> None:
     if not getattr(sampler, "with_replacement", True) and not 1 <= per_round <= devices:
         raise ConfigError(
             f"`devices.per_round` must be a whole number from 1 to {devices}, the number of devices, "
-            f"with uniform sampling; got {per_round}"
+            f"with {scheme} sampling; got {per_round}"
         )
 
 
@@ -176,10 +203,26 @@ def merge_weights(
     With `factors`, which are > 0, each is multiplied by its own before they are made to sum to 1.
     """
     share = np.where(kept, cohort.draws if by_draws else cohort.samples, 0).astype(np.float64)
+    if cohort.probability is not None and cohort.target is not None:
+        share = share * cohort.target / cohort.probability
+        return share / (share.sum() or 1.0)
     if factors is None:
         return share / max(share.sum(), 1.0)
     share = share * factors
     return share / share.sum() if kept.any() else share
+
+
+def merge_scale(cohort: Cohort, kept: NDArray[np.bool_]) -> float:
+    """Return by what the mean update is multiplied: the mean of p_k / q_k over the draws that are kept, otherwise 1.
+
+    >>> drawn = Cohort(np.array([4, 7]), np.array([1, 3]), np.array([1, 1]))
+    >>> merge_scale(drawn.with_probability(np.array([0.5, 0.5]), np.array([0.25, 0.5])), np.array([True, True]))
+    0.75
+    """
+    if cohort.probability is None or cohort.target is None or not kept.any():
+        return 1.0
+    draws = np.where(kept, cohort.draws, 0)
+    return float((draws * cohort.target / cohort.probability).sum() / draws.sum())
 
 
 def cap_weights(weights: NDArray[np.float64], most: float) -> NDArray[np.float64]:

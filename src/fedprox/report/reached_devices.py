@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.config.parts import is_builtin
+from fedprox.config.selection import is_plain
 from fedprox.runs.reader import SavedRun
 
-__all__ = ["Lean", "Reach", "chance", "count_reached", "is_on_clock"]
+__all__ = ["DeviceAccuracy", "Lean", "Reach", "chance", "count_reached", "leaves_some_out"]
 
 Numbers = NDArray[np.float64]
 
@@ -35,6 +35,15 @@ class Lean:
 
     distance: float
     by_chance: float
+
+
+@dataclass(frozen=True)
+class DeviceAccuracy:
+    """The test accuracy of the final model over the devices that have test data, each counted once."""
+
+    mean: float
+    worst_tenth: float  # mean over the tenth of the devices for which it is lowest
+    never_merged: float | None  # mean over those whose work never went into the model; None where there are none
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class Reach:
     weight: Numbers  # its share in all merges
     asked_lean: Lean | None  # None where the aim of the sampler is not known
     merged_lean: Lean | None
+    accuracy: DeviceAccuracy | None = None  # None where devices were not evaluated
 
     @property
     def cut_off(self) -> Numbers:
@@ -95,10 +105,14 @@ class Reach:
         return float(np.median(self.speed[those]))
 
 
-def is_on_clock(run: SavedRun) -> bool:
-    """Return whether a run was on the clock and has ended, so that the size of its population is on record."""
+def leaves_some_out(run: SavedRun) -> bool:
+    """Return whether a run was on the clock or chose devices by what is known of them, and has ended.
+
+    The size of its population is then on record.
+    """
     has_clock = run.config.systems.model == "clock" and "systems" not in run.replaced
-    return has_clock and run.summary is not None and len(run.devices) > 0
+    chooses = not is_plain(run.config.devices.sampling) or "sampler" in run.replaced
+    return (has_clock or chooses) and run.summary is not None and len(run.devices) > 0
 
 
 def count_reached(run: SavedRun) -> Reach:
@@ -125,7 +139,19 @@ def count_reached(run: SavedRun) -> Reach:
         weight=weight / max(weight.sum(), 1.0),
         asked_lean=leans[0],
         merged_lean=leans[1],
+        accuracy=_accuracy(run, {device for device, one in seen.items() if one.merged}),
     )
+
+
+def _accuracy(run: SavedRun, merged: set[int]) -> DeviceAccuracy | None:
+    rows = [(row["test_accuracy"], row["device"]) for row in run.evaluation if row.get("test_accuracy") is not None]
+    if not rows:
+        return None
+    rows.sort()
+    values = np.array([value for value, _ in rows])
+    never = [value for value, device in rows if device not in merged]
+    worst = values[: max(1, len(values) // 10)]
+    return DeviceAccuracy(float(values.mean()), float(worst.mean()), float(np.mean(never)) if never else None)
 
 
 def chance(draws: int, probability: float) -> float:
@@ -157,9 +183,10 @@ class _Seen:
 def _count(row: Mapping[str, Any], seen: dict[int, _Seen]) -> None:
     failed = row.get("failed", [False] * len(row["device"]))
     for position, device in enumerate(row["device"]):
-        one = seen.setdefault(device, _Seen(row["class"][position], row["samples"][position]))
+        kind = row["class"][position] if "class" in row else "device"
+        one = seen.setdefault(device, _Seen(kind, row["samples"][position]))
         draws = row["draws"][position]
-        one.speeds.append(row["samples_per_second"][position])
+        one.speeds.append(row["samples_per_second"][position] if "samples_per_second" in row else 1.0)
         one.asked += draws
         one.finished += 0 if row["straggler"][position] or failed[position] else draws
         one.merged += draws if row["kept"][position] else 0
@@ -168,12 +195,12 @@ def _count(row: Mapping[str, Any], seen: dict[int, _Seen]) -> None:
 
 def _lean(counts: Numbers, mass: Numbers, devices: int, run: SavedRun) -> Lean | None:
     """Return the distance of the devices' counts from the scheme's target; None for a sampler of a user's own."""
-    if "sampler" in run.replaced or not is_builtin("samplers", run.config.devices.sampling):
+    if "sampler" in run.replaced or not is_plain(run.config.devices.sampling):
         return None
     total, others = counts.sum(), devices - len(counts)
     if total == 0:
         return Lean(math.nan, math.nan)
-    is_uniform = run.config.devices.sampling == "uniform"
+    is_uniform = run.config.devices.sampling != "proportional"
     target = np.full(len(counts), 1 / devices) if is_uniform else mass
     of_others = max(1 - target.sum(), 0.0)
     distance = float(np.abs(counts / total - target).sum() + of_others) / 2

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedprox.report.figures import Figure, short, style
 from fedprox.report.page import table
-from fedprox.report.reached_devices import Lean, Reach, count_reached, is_on_clock
+from fedprox.report.reached_devices import Lean, Reach, count_reached, leaves_some_out
 from fedprox.runs.seed_groups import Group
 
 __all__ = ["Reached", "reach_figure", "reach_section", "reach_sentences", "reached"]
@@ -21,9 +21,11 @@ _MOST_ROWS = 50  # devices per group in the table
 
 
 def reached(groups: Sequence[Group]) -> list[Reached]:
-    """Return what the first seed of each group reached, for groups that were on the clock and have ended."""
+    """Return what the first seed of each group reached, for groups that left some devices out and have ended."""
     return [
-        (index, group, count_reached(group.runs[0])) for index, group in enumerate(groups) if is_on_clock(group.runs[0])
+        (index, group, count_reached(group.runs[0]))
+        for index, group in enumerate(groups)
+        if leaves_some_out(group.runs[0])
     ]
 
 
@@ -40,6 +42,13 @@ def reach_sentences(reach: Reach) -> list[str]:
     if reach.asked_lean is not None and reach.merged_lean is not None:
         sentences.append(f"Who was asked is {_lean(reach.asked_lean)}.")
         sentences.append(f"Who became part of the model is {_lean(reach.merged_lean)}.")
+    if reach.accuracy is not None:
+        never_merged = reach.accuracy.never_merged
+        never_words = "" if never_merged is None else f", {never_merged:.1%} for those never part of the model"
+        sentences.append(
+            f"Test accuracy over the devices: {reach.accuracy.mean:.1%} on average, {reach.accuracy.worst_tenth:.1%} "
+            f"for the worst tenth of them{never_words}."
+        )
     correlation = reach.speed_correlation()
     if correlation is not None:
         who = "Faster" if correlation > 0 else "Slower"
@@ -97,13 +106,13 @@ def reach_figure(reaches: Sequence[Reached]) -> Figure | None:
 
 
 def reach_section(reaches: Sequence[Reached], card: str) -> str:
-    """Return the section as HTML, around the card of the picture; empty where no run was on the clock."""
+    """Return the section as HTML, around the card of the picture; empty where no run left devices out."""
     if not reaches:
         return ""
     parts = [
         "<h2>Who was reached</h2>",
-        '<p class="note">Devices that are away are not asked, and slow ones do not finish in time, so the model leans '
-        "towards the others. The first seed of each method is shown.</p>",
+        '<p class="note">Devices that are away are not asked, slow ones do not finish in time, and selection rules '
+        "pass some over, so the model leans towards the others. The first seed of each method is shown.</p>",
     ]
     for _, group, reach in reaches:
         sentences = " ".join(reach_sentences(reach))

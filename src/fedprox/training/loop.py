@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from fedprox import __version__
 from fedprox.core.signals import interrupts_between_rounds
@@ -61,7 +62,7 @@ class _Run:
         self.journal = journal
         self.accountant = build_accountant(parts.config, parts.population.devices)
         self.merge_step = MergeStep(parts)
-        self.server = build_server(parts, engine, self.merge_step, self._save)
+        self.server = build_server(parts, engine, self.merge_step, self._save, self._losses)
 
     def to_the_end(self, callbacks: Sequence[Callback], interrupted: Callable[[], bool]) -> Result:
         """Run all rounds that are left, or until a callback, `[stop]` or an interrupt ends the run."""
@@ -143,8 +144,8 @@ class _Run:
         measures = self._measure_models() if is_due else None
         state.controller = state.controller.after(replace(signals, loss=measures.train_loss if measures else None))
         if state.round and self.parts.own_choices.has_own_sampler(self.config):
-            losses = measures.device_losses if measures else {}
             listed, seconds = round_record["device"], round_record.get("seconds")
+            losses = self._losses(np.array(listed, np.int64))
             state.known = update_known(state.known, state.round, listed, losses, seconds)
         if measures is None:
             return None
@@ -163,6 +164,10 @@ class _Run:
         }
         self.journal.metrics(record)
         return record
+
+    def _losses(self, devices: NDArray[np.int64]) -> Mapping[int, float]:
+        """Return F_k of the current model, for some devices."""
+        return self.measurer.losses_of(self.state.params, devices, self._own_models())
 
     def _rounds_since_measured(self) -> list[Mapping[str, Any]]:
         """Return the records of the rounds after the one that was measured last, but for the one under way."""

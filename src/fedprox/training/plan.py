@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from fedprox.participation.clock.over_selection import number_asked
 from fedprox.participation.cohort_choice import choose_cohort
 from fedprox.participation.known_devices import KnownDevice
 from fedprox.participation.own_choices import OwnChoices
-from fedprox.participation.sampling import Cohort, cap_weights, merge_weights
+from fedprox.participation.sampling import Cohort, Losses, cap_weights, merge_scale, merge_weights
 from fedprox.participation.stragglers import Workload, failures
 from fedprox.participation.work_choice import give_work
 from fedprox.population import Population
@@ -63,9 +64,15 @@ class RoundPlan:
             "kept": self.kept.tolist(),
             "weight": self.weights.tolist(),
             **({"failed": self.failed.tolist()} if self.failed.any() else {}),
+            **self._probabilities(),
             **({"second_draw": self.second.record()} if self.second is not None else {}),
             **(self.timed.record() if self.timed is not None else {}),
         }
+
+    def _probabilities(self) -> dict[str, Any]:
+        if self.cohort.probability is None:
+            return {}
+        return {"probability": self.cohort.probability.tolist(), "scale": self.mixing}
 
 
 @dataclass(frozen=True)
@@ -106,13 +113,14 @@ def plan_round(
     cohort_seed: int | None = None,
     choices: OwnChoices | None = None,
     max_weight: float = 1.0,
+    losses: Losses | None = None,
 ) -> RoundPlan:
     """Return the plan of a round.
 
     With systems.model = "clock" it needs the clock and the simulated time, with a user's sampler what is `known`.
     `cohort_seed` takes the place of the seed where devices are drawn: private rounds on real devices have one that is
     not known. `choices` are a sampler and a systems model from Python. `max_weight` is the largest weight of one
-    device, for real devices, which claim their sample counts.
+    device, for real devices, which claim their sample counts. `losses` gives devices' losses at the current model.
     """
     choices = choices or OwnChoices()
     chosen, offsets = config.devices, population.train.offsets
@@ -121,10 +129,19 @@ def plan_round(
 
     def choose(here: Here | None = None) -> Cohort:
         seed = config.seed if cohort_seed is None else cohort_seed
-        own = choices.sampler
         count = min(number_asked(config.systems, chosen.per_round), max(population.devices, chosen.per_round))
         asks = chosen if count == chosen.per_round else chosen.model_copy(update={"per_round": count})
-        return choose_cohort(asks, offsets, seed=seed, round=round, known=known, sampler=own, here=here)
+        return choose_cohort(
+            asks,
+            offsets,
+            seed=seed,
+            round=round,
+            known=known,
+            sampler=choices.sampler,
+            here=here,
+            losses=losses,
+            seconds=None if clock is None else partial(clock.seconds_of, offsets),
+        )
 
     if clock is None:
         cohort = choose()
@@ -143,7 +160,8 @@ def plan_round(
     by_draws = choices.weighs_draws(config)
     second = _second_draw(config, population, cohort.devices[failed], round, choices) if method.second_draw else None
     weights = _weights(config, cohort, kept, by_draws, max_weight)
-    return RoundPlan(round, cohort, work, failed, kept, weights, second, timed, by_draws, max_weight)
+    scale = merge_scale(cohort, kept)
+    return RoundPlan(round, cohort, work, failed, kept, weights, second, timed, by_draws, max_weight, scale)
 
 
 def settle(
@@ -155,7 +173,7 @@ def settle(
     work = replace(plan.work, straggler=plan.work.straggler | cut_off)
     kept = method.kept(work) & plan.kept & replied
     weights = _weights(config, plan.cohort, kept, plan.weighs_draws, plan.max_weight)
-    return replace(plan, work=work, kept=kept, weights=weights)
+    return replace(plan, work=work, kept=kept, weights=weights, mixing=merge_scale(plan.cohort, kept))
 
 
 def _weights(

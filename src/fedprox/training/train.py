@@ -163,7 +163,6 @@ def train(
             gradients=config.measure.dissimilarity,
             weighted=config.compat.weighted,
             metrics=own_metrics,
-            device_losses=choices.has_own_sampler(config),
         )
         folder = None if out is None else RunFolder(out, config, resume=resume, replaced=replaced)
         if folder is not None:

@@ -34,6 +34,7 @@ __all__ = [
     "candidate_blocks",
     "most_candidates",
     "nobody_available",
+    "others",
 ]
 
 WAIT = 900.0  # seconds until the server looks again
@@ -110,8 +111,7 @@ def ask_chosen(
         cohort = choose(here)
         present = here(cohort.devices)
         if present.any():
-            asked = Cohort(cohort.devices[present], cohort.samples[present], cohort.draws[present])
-            return Asked(asked, start, int((~present).sum()))
+            return Asked(cohort.only(present), start, int((~present).sum()))
         start += WAIT
     raise nobody_available(round)
 
@@ -145,12 +145,12 @@ def candidate_blocks(
             return
         first = draw_without_replacement(len(offsets) - 1, random)
         yield first
-        others = islice(_others(len(offsets) - 1, set(first.tolist()), bits), more)
-        while block := list(islice(others, _BLOCK)):
+        rest = islice(others(len(offsets) - 1, set(first.tolist()), bits), more)
+        while block := list(islice(rest, _BLOCK)):
             yield np.array(block, np.int64)
 
 
-def _others(total: int, taken: set[int], bits: np.random.Philox) -> Iterator[int]:
+def others(total: int, taken: set[int], bits: np.random.BitGenerator) -> Iterator[int]:
     """Yield the numbers below `total` that are not taken, in random order, without a list of all of them."""
     moved: dict[int, int] = {}  # where the shuffle has put something else than the number itself
     for place in range(total):

@@ -83,6 +83,12 @@ class Clock:
             wanted=number_asked(systems, chosen.per_round),
         )
 
+    def seconds_of(self, offsets: NDArray[np.int64], devices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return how long all the work of a round would take devices, in a round before the first."""
+        samples, solver = offsets[devices + 1] - offsets[devices], self.config.solver
+        steps = np.asarray(steps_per_epoch(samples, solver.batch_size)) * solver.epochs
+        return seconds_for(steps, samples, solver.batch_size, self.source.at(devices, 0), self.traffic)
+
     def work(self, asked: Asked, failed: NDArray[np.bool_], round: int) -> tuple[Workload, Timed]:
         """Return what fits before the deadline, or before the first K replies where more devices are asked."""
         cohort, solver = asked.cohort, self.config.solver

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedprox.engines import Engine
+from fedprox.participation.sampling import Losses
 from fedprox.training.merge_step import MergeStep
 from fedprox.training.run_parts import RunParts
 from fedprox.training.servers.event_server import EventServer
@@ -19,8 +20,10 @@ from fedprox.training.servers.synchronous import SynchronousServer
 __all__ = ["EventServer", "Server", "SettledRound", "SynchronousServer", "build_server"]
 
 
-def build_server(parts: RunParts, engine: Engine, merge_step: MergeStep, save: Callable[[], None]) -> Server:
-    """Return the server that the config names; `save` writes a checkpoint."""
+def build_server(
+    parts: RunParts, engine: Engine, merge_step: MergeStep, save: Callable[[], None], losses: Losses
+) -> Server:
+    """Return the server that the config names; `save` writes a checkpoint, `losses` gives devices' current losses."""
     if parts.config.systems.runs_on_events and parts.clock is not None:
         return EventServer(parts, parts.clock, engine, merge_step)
-    return SynchronousServer(parts, engine, merge_step, save)
+    return SynchronousServer(parts, engine, merge_step, save, losses)

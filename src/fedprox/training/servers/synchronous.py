@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import RunError
 from fedprox.engines import Broadcast, Engine, RoundRequest, Shares
+from fedprox.participation.sampling import Losses
 from fedprox.training.merge_step import MergeStep
 from fedprox.training.plan import RoundPlan, plan_round, settle
 from fedprox.training.run_parts import RunParts
@@ -22,7 +23,10 @@ __all__ = ["SynchronousServer"]
 class SynchronousServer:
     """Has the devices of a round work, wherever the engine has them, and repeats a round that had too few replies."""
 
-    def __init__(self, parts: RunParts, engine: Engine, merge_step: MergeStep, save: Callable[[], None]) -> None:
+    def __init__(
+        self, parts: RunParts, engine: Engine, merge_step: MergeStep, save: Callable[[], None], losses: Losses
+    ) -> None:
+        self._losses = losses
         self._parts, self._engine, self._merge_step, self._save = parts, engine, merge_step, save
         self._config, self._method, self._state = parts.config, parts.method, parts.state
 
@@ -53,6 +57,7 @@ class SynchronousServer:
             cohort_seed=secrets.randbits(64) if self._parts.secret_cohorts else None,
             choices=self._parts.own_choices,
             max_weight=self._parts.max_weight,
+            losses=self._losses,
         )
 
     def _request(self, plan: RoundPlan) -> RoundRequest:
