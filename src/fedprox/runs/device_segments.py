@@ -1,8 +1,8 @@
 """Files of what devices remember: each holds the states of some devices, is written once and never changed.
 
 A segment is a safetensors file in `checkpoint/devices`: the tensor `device` with the numbers of its devices, and for
-every array of a state one tensor with a first axis over the devices. It is written row by row, and read row by row, so
-that neither takes memory for more than one state. Its digest is kept in the checkpoints that refer to it.
+every array of a state one tensor with a first axis over the devices. It is written some rows at a time, and read row by
+row, so that neither takes memory for more than a few states. Its digest is kept in the checkpoints that refer to it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import struct
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 from typing import IO, Any
@@ -48,6 +49,7 @@ _KINDS = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _DEVICE, _STATE = "device", "state."
 _BLOCK = 1 << 20
+_AT_ONCE = 256  # states that are written together
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,12 @@ def signature_of(named: Mapping[str, Array]) -> Signature:
     >>> signature_of({"weight": np.zeros((2, 3), np.float32)})
     (('weight', 'float32', (2, 3)),)
     """
-    return tuple((name, named[name].dtype.name, named[name].shape) for name in sorted(named))
+    return tuple((name, _name(named[name].dtype), named[name].shape) for name in sorted(named))
+
+
+@lru_cache(maxsize=64)
+def _name(dtype: np.dtype[Any]) -> str:
+    return dtype.name  # NumPy makes it anew each time
 
 
 def write_segment(
@@ -80,11 +87,11 @@ def write_segment(
             opened.write(header)
             opened.write(np.asarray(devices, np.int64).tobytes())
             places = [len(header) + begin for begin in begins[1:]]
-            for row, device in enumerate(devices):
-                state = read(device)
+            for row in range(0, len(devices), _AT_ONCE):
+                states = [read(device) for device in devices[row : row + _AT_ONCE]]
                 for place, (name, _, _) in zip(places, kind, strict=True):
-                    content = np.ascontiguousarray(state[name]).tobytes()
-                    opened.seek(place + row * len(content))
+                    content = b"".join(np.ascontiguousarray(state[name]).tobytes() for state in states)
+                    opened.seek(place + row * (len(content) // len(states)))
                     opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())
@@ -121,19 +128,19 @@ class SegmentReader:
         self._begin = 8 + length
         self.devices: NDArray[np.int64] = np.frombuffer(self._read(*header[_DEVICE]["data_offsets"]), np.int64)
         self._columns = {
-            name.removeprefix(_STATE): (_dtype(entry["dtype"]), tuple(entry["shape"][1:]), entry["data_offsets"][0])
+            name.removeprefix(_STATE): (_dtype(entry["dtype"]), tuple(entry["shape"][1:]), *entry["data_offsets"])
             for name, entry in header.items()
             if name.startswith(_STATE)
         }
         self.signature: Signature = tuple(
-            (name, dtype.name, shape) for name, (dtype, shape, _) in sorted(self._columns.items())
+            (name, dtype.name, shape) for name, (dtype, shape, _, _) in sorted(self._columns.items())
         )
 
     def state(self, row: int) -> dict[str, Array]:
         """Return the arrays of a state by name."""
         found = {}
-        for name, (dtype, shape, begin) in self._columns.items():
-            size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        for name, (dtype, shape, begin, end) in self._columns.items():
+            size = (end - begin) // len(self.devices)
             content = self._read(begin + row * size, begin + (row + 1) * size)
             found[name] = np.frombuffer(content, dtype).reshape(shape)
         return found
