@@ -181,14 +181,14 @@ def test_files_that_no_checkpoint_refers_to_are_cleared(tmp_path):
 def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays(tmp_path, monkeypatch):
     out = tmp_path / "run"
     config = {**CONFIG, "method": {"name": "scaffold"}, "checkpoint": {"every": 1}}
-    written = device_store.write_segment
+    written = write_segment
 
     def full_after_two(folder, file, *rest):
         if len([*folder.iterdir()]) >= 2:
             raise OSError(28, "No space left on device")
         return written(folder, file, *rest)
 
-    monkeypatch.setattr(device_store, "write_segment", full_after_two)
+    monkeypatch.setattr("fedprox.runs.device_store.write_segment", full_after_two)
     with pytest.raises(RunFolderError, match="cannot be written: No space left on device"):
         fedprox.train(config, out=out)
     monkeypatch.undo()
