@@ -510,6 +510,5 @@ def test_options_survive_a_config_file(tmp_path: Any) -> None:
     ],
 )
 def test_a_call_takes_fewer_steps_of_a_larger_model(parameters: list[int], batch_size: int, steps: int) -> None:
-    local = local_problem("softmax", batch_size=batch_size)
-    anchor = {str(i): np.zeros(size, np.float32) for i, size in enumerate(parameters)}
-    assert steps_per_call(replace(local, problem=local.problem._replace(anchor=anchor))) == steps
+    model = replace(softmax_regression(2, 2), init=lambda key: [jnp.zeros(size, jnp.float32) for size in parameters])
+    assert steps_per_call(model, batch_size) == steps

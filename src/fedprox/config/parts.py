@@ -32,7 +32,7 @@ from typing import Any
 
 from fedprox.config.builtin_parts import BUILTIN
 from fedprox.config.fields import PartSection
-from fedprox.config.part_keys import GROUPS, REQUIRED, part_keys, passed_always, returns_part
+from fedprox.config.part_keys import GROUPS, REQUIRED, Key, part_keys, passed_always, returns_part
 from fedprox.config.part_search import add_current_folder, is_command
 from fedprox.core.errors import ConfigError, nearest
 
@@ -95,17 +95,24 @@ def build_part(
     value, given = find_part(group, name, field), given or {}
     if not returns_part(group, value) and not GROUPS[group].is_function:
         return value
-    values = {**section.given(), **(settings or {})}
-    keys = part_keys(group, value)
-    arguments = {key: values[key] for key in keys if key in values}
-    for key in keys.values():
-        if key.default is REQUIRED and key.name not in arguments and hasattr(section, key.name):
-            arguments[key.name] = getattr(section, key.name)
+    arguments = _settings(part_keys(group, value), section, settings or {})
     arguments |= {key: given[key] for key in passed_always(group, value) if key in given}
     if not returns_part(group, value):
         return functools.partial(value, **arguments) if arguments else value
     first = [] if GROUPS[group].is_function else [given[key] for key in GROUPS[group].first]
     return value(*first, **arguments)
+
+
+def _settings(keys: Mapping[str, Key], section: PartSection, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are keys of a part's callable."""
+    if not keys:  # as of most parts that are built anew for every round
+        return {}
+    values = {**section.given(), **settings}
+    arguments = {key: values[key] for key in keys if key in values}
+    for key in keys.values():
+        if key.default is REQUIRED and key.name not in arguments and hasattr(section, key.name):
+            arguments[key.name] = getattr(section, key.name)
+    return arguments
 
 
 def check_kind(part: Any, kind: type | tuple[type, ...], words: str, field: str, name: str) -> None:

@@ -10,7 +10,7 @@ exchange.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fedprox.core.errors import RunError
@@ -58,7 +58,7 @@ class RemoteWork:
         task = self.task
         view = view_device(broadcast, task.budget, self.state, self.gradient, self.solver, learning_rate, pose)
         try:
-            reply = method.work(replace(view, loss=self._loss))
+            reply = method.work(view._replace(loss=self._loss))
         except _Unanswered as unanswered:
             return unanswered.question
         if not self.answers:
@@ -73,7 +73,7 @@ class RemoteWork:
 
         budget = self.task.budget
         view = view_device(broadcast, budget, self.state, self.gradient, self.solver, learning_rate, pose)
-        return method.work(replace(view, loss=self._loss))
+        return method.work(view._replace(loss=self._loss))
 
     def _loss(self) -> float:
         """Return F_k(w^t), which comes with every answer."""

@@ -115,7 +115,13 @@ class DeviceSide:
 
         solver = self.solver_for(task.device)
         view = view_device(
-            *(broadcast, task.budget, state, own, solver, self.rate(broadcast.round), pose),
+            broadcast,
+            task.budget,
+            state,
+            own,
+            solver,
+            self.rate(broadcast.round),
+            pose,
             gradient_at=lambda params: self.gradient(task.device, to_backend(params)),
             loss=lambda: self.loss(task.device, self.method.device_model(broadcast.params, state)),
         )
@@ -143,29 +149,29 @@ class DeviceSide:
         deadline: Deadline | None = None,
     ) -> Work:
         """Work on the subproblem that a method poses until the budget is spent, or the deadline where there is one."""
-        problem = shared._replace(mu=place_mu(posed.mu, shared.anchor))
         start = None if posed.start is None else to_backend(posed.start)
+        anchor = shared.anchor
         if posed.anchor is not None:
-            problem = problem._replace(anchor=to_backend(posed.anchor))
+            anchor = to_backend(posed.anchor)
             start = shared.anchor if start is None else start
-        if posed.linear is not None:
-            problem = problem._replace(linear=to_backend(posed.linear))
-        given: dict[str, Any] = {
-            "model": self.model,
-            "problem": problem,
-            "samples": self.samples,
-            "loaded": self.loaded,
-            "device": device,
-            "round": round,
-            "seed": self.seed,
-            "budget": budget,
-            "batch_size": self.batch_size,
-            "learning_rate": self.rate(round),
-            "gamma": self.gamma if posed.gamma is None else posed.gamma,
-            "ahead": self.ahead,
-            "start_at": start,
-        }
-        local = LocalProblem(**given) if deadline is None else TimedProblem(**given, deadline=deadline)
+        linear = None if posed.linear is None else to_backend(posed.linear)
+        problem = Subproblem(anchor, place_mu(posed.mu, shared.anchor), linear)
+        kind = LocalProblem if deadline is None else partial(TimedProblem, deadline=deadline)
+        local = kind(
+            model=self.model,
+            problem=problem,
+            samples=self.samples,
+            loaded=self.loaded,
+            device=device,
+            round=round,
+            seed=self.seed,
+            budget=budget,
+            batch_size=self.batch_size,
+            learning_rate=self.rate(round),
+            gamma=self.gamma if posed.gamma is None else posed.gamma,
+            ahead=self.ahead,
+            start_at=start,
+        )
         return Work(local, *self.solver_for(device).solve(local))
 
     def warm_up(self, params: Tree) -> None:

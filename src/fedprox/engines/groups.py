@@ -88,11 +88,13 @@ def find_groups(tasks: TaskList, small: NDArray[np.bool_], level: int) -> list[G
 def group_level(count: int, workers: int, most: int) -> int:
     """Return the largest level of chunks of at most `most` devices that leaves each of several workers two of them.
 
-    >>> group_level(1000, 1, 256), group_level(1000, 2, 256), group_level(100, 1, 256), group_level(10, 2, 256)
-    (8, 8, 7, 1)
+    0 where such a chunk is too small for a group.
+
+    >>> group_level(1000, 1, 256), group_level(1000, 2, 256), group_level(100, 1, 256), group_level(10, 1, 256)
+    (8, 8, 7, 0)
     """
     least = 2 * workers if workers > 1 else 1
     level = 0
     while 2 << level <= most and -(-count >> (level + 1)) >= least and 1 << level < count:
         level += 1
-    return level
+    return level if min(count, 1 << level) >= _FEWEST else 0

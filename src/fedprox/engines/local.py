@@ -15,8 +15,6 @@ from functools import partial
 from threading import Lock
 from typing import TypeVar
 
-import numpy as np
-
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, quiet, scale
 from fedprox.engines.device_side import DeviceSide, Task
@@ -131,7 +129,7 @@ class LocalEngine(Engine):
         alone = tasks.asked.copy()
         for group in groups:
             alone[group.positions] = False
-        return groups, [(position, tasks.task(position)) for position in np.flatnonzero(alone).tolist()]
+        return groups, tasks.tasks(alone)
 
     def _each(
         self, items: Sequence[Item | None], work: Callable[[int, Item], None], cost: Callable[[Item], int]

@@ -66,6 +66,16 @@ class TaskList(Sequence[Task | None]):
             self.states.get(device),
         )
 
+    def tasks(self, chosen: NDArray[np.bool_]) -> list[tuple[int, Task]]:
+        """Return the chosen ones with their positions."""
+        columns = (chosen, self.devices, self.budgets, self.weights, self.masses)
+        rows = enumerate(zip(*(column.tolist() for column in columns), strict=True))
+        return [
+            (position, Task(device, budget, weight, mass, self.states.get(device)))
+            for position, (asked, device, budget, weight, mass) in rows
+            if asked
+        ]
+
     def take(self, positions: NDArray[np.int64] | slice) -> TaskList:
         """Return the tasks at some positions."""
         return TaskList(

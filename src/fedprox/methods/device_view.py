@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedprox.core.errors import RunError
@@ -62,8 +61,7 @@ def _no_gradients(params: Tree) -> Tree:
     raise RunError("a method that asks for gradients at a device's solution is for simulations; got real devices")
 
 
-@dataclass(frozen=True)
-class DeviceView:
+class DeviceView(NamedTuple):
     """A device at the start of its work; trees of NumPy arrays."""
 
     received: Tree  # w^t

@@ -212,8 +212,7 @@ class _Divided(Method):
             found.append(params)
             return self.shared(params), steps
 
-        view = replace(
-            device,
+        view = device._replace(
             received=self.shared(device.received),
             state=remembered,
             gradient=None if device.gradient is None else self.shared(device.gradient),

@@ -100,11 +100,12 @@ def straggler_work(
     straggler = _marked(len(cohort), share, seed, Purpose.STRAGGLERS, round)
     per_epoch = np.asarray(steps_per_epoch(cohort.samples, batch_size))
     budget = per_epoch * epochs
-    marked = per_epoch[straggler]
-    drawn, begins = words_of_devices(np.ones_like(marked), seed, Purpose.EPOCHS, round, cohort.devices[straggler])
-    choices = marked if epochs == 1 else np.full_like(marked, most)
-    amount = 1 + (drawn[begins] % choices.astype(np.uint64)).astype(np.int64)  # of batches, or of epochs
-    budget[straggler] = amount if epochs == 1 else amount * marked
+    if straggler.any():
+        marked = per_epoch[straggler]
+        drawn, begins = words_of_devices(np.ones_like(marked), seed, Purpose.EPOCHS, round, cohort.devices[straggler])
+        choices = marked if epochs == 1 else np.full_like(marked, most)
+        amount = 1 + (drawn[begins] % choices.astype(np.uint64)).astype(np.int64)  # of batches, or of epochs
+        budget[straggler] = amount if epochs == 1 else amount * marked
     return Workload(straggler, budget / per_epoch, budget)
 
 

@@ -88,7 +88,8 @@ class Stepwise:
             return params, taken
         program = minibatch_program(local.model, self, local.batch_size)
         begin, count = local.begin, local.count
-        for rows, first, steps in local.minibatches(steps_per_call(local), epochs_at_once=0 if target is None else 1):
+        piece = steps_per_call(local.model, local.batch_size)
+        for rows, first, steps in local.minibatches(piece, epochs_at_once=0 if target is None else 1):
             params, state = program(params, state, *fixed, span(begin, count, first, steps), rows)
             taken += steps
             if target is not None and taken % local.steps_per_epoch == 0 and target.is_met(params):
@@ -96,14 +97,16 @@ class Stepwise:
         return params, taken
 
 
-def steps_per_call(local: LocalProblem) -> int:
+@lru_cache(maxsize=32)
+def steps_per_call(model: Model, batch_size: int) -> int:
     """Return how many steps are taken in one call of the compiled loop.
 
     Many, so that a call costs little beside them; fewer of a larger model, because their orders share the cache with
     its data, and because no signal is heard during a call.
     """
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(local.problem.anchor))
-    return max(16, min(1024, 2**25 // (local.batch_size * max(parameters, 1))))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    return max(16, min(1024, 2**25 // (batch_size * max(parameters, 1))))
 
 
 class Target:

@@ -66,7 +66,7 @@ class _SVRG:
         if local.budget < local.steps_per_epoch:  # too little for a snapshot; an engine compiles this way
             nothing = span(local.begin, 0)
             gradient, _ = snapshot_of(params, local.problem, local.loaded.x, local.loaded.y, nothing)
-            rows = np.zeros((steps_per_call(local), local.batch_size), np.int32)
+            rows = np.zeros((steps_per_call(local.model, local.batch_size), local.batch_size), np.int32)
             program(params, (params, gradient), *data, span(local.begin, local.count, 0, 0), rows)
         while local.affords(taken + local.steps_per_epoch):
             place = span(local.begin, local.count)
@@ -88,7 +88,7 @@ class _SVRG:
 def _inner_batches(local: LocalProblem, epochs: int) -> Iterator[tuple[Piece, bool]]:
     """Yield the pieces of the mini-batches, each with whether it ends the inner steps of a snapshot."""
     taken = 0
-    for piece in local.minibatches(steps_per_call(local), epochs_at_once=1):
+    for piece in local.minibatches(steps_per_call(local.model, local.batch_size), epochs_at_once=1):
         taken += piece.steps
         yield piece, taken % (epochs * local.steps_per_epoch) == 0
 
