@@ -4,11 +4,17 @@
 #include <string.h>
 
 /* x: rows x features, y: labels, order: rows of all batches one after another, sizes: of each batch,
-   weight: classes x features, gradient: scratch of classes x features + classes. */
-void solve(const float *x, const int *y, const int *order, const int *sizes, int steps, int features, int classes,
+   weight: classes x features, gradient: scratch of classes x features + classes. With -DWIDTH=n the compiler knows the
+   number of features, which is then not taken from the argument. */
+void solve(const float *x, const int *y, const int *order, const int *sizes, int steps, int width, int classes,
            float learning_rate, float mu, const float *anchor_weight, const float *anchor_bias,
            float *weight, float *bias, float *gradient)
 {
+#ifdef WIDTH
+    const int features = WIDTH;
+#else
+    const int features = width;
+#endif
     float score[256];
     float *bias_gradient = gradient + classes * features;
     for (int s = 0; s < steps; s++) {

@@ -102,10 +102,11 @@ def ours(work: Work, workers: int = 1) -> tuple[Seconds, Any]:
     return np.array([row["solve_seconds"] for row in result.devices]), result.params["weight"]
 
 
-def c_library() -> ctypes.CDLL:
+def c_library(*more_flags: str) -> ctypes.CDLL:
+    """Return the compiled `loop.c`; `-DWIDTH=60` fixes the number of features."""
     source = Path(__file__).with_name("loop.c")
     library = Path(tempfile.mkdtemp()) / "loop.so"
-    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
+    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC", *more_flags]
     subprocess.run(["gcc", *flags, str(source), "-o", str(library), "-lm"], check=True)
     return ctypes.CDLL(str(library))
 

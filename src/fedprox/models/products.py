@@ -2,7 +2,8 @@
 
 XLA writes a product of two matrices inline as long as no dimension exceeds `SMALL`; a larger one it hands to a library,
 which the code of a single kernel cannot call. A product of a matrix with a vector, and sums of a few products of
-numbers, it writes well at any size. So within a single kernel a matrix with many columns is taken a vector at a time.
+numbers, it writes well at any size. So within a single kernel a matrix with many columns is taken a vector at a time,
+with zeros up to a whole number of vector registers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from fedprox.core.compilation import SMALL, is_within_one_kernel
 __all__ = ["is_small", "outer_products", "scores"]
 
 _TILE = 8  # rows that XLA's product with a vector takes at once
+_LANES = 16  # numbers in a vector register
+_LONG = 80  # columns from which vectors are faster than a product of two matrices, of a tile of rows or more
 _MOST_WEIGHTS = 1 << 14  # of more, the library's products are faster
 
 
@@ -34,6 +37,7 @@ def scores(weight: jax.Array, x: jax.Array) -> jax.Array:
     """Return weight x^T, (classes, examples)."""
     if not _is_long(weight, x):
         return weight @ x.T
+    weight, x = _padded(weight, len(x)), _padded(x, len(x))
     if len(x) < min(_TILE, len(weight)):
         return lax.map(lambda example: weight @ example, x).T
     return lax.map(lambda row: x @ row, weight)
@@ -43,6 +47,11 @@ def outer_products(residuals: jax.Array, x: jax.Array) -> jax.Array:
     """Return residuals x, (classes, features): the sum over the examples of residual x_i^T."""
     if not _is_long(residuals, x):
         return residuals @ x
+    return _sum_of_tiles(residuals, _padded(x, len(x)))[:, : x.shape[1]]
+
+
+def _sum_of_tiles(residuals: jax.Array, x: jax.Array) -> jax.Array:
+    """Return residuals x, a tile of examples at a time."""
     tiles, rest = divmod(len(x), _TILE)
 
     def add_tile(tile: jax.Array, total: jax.Array) -> jax.Array:
@@ -65,4 +74,20 @@ def _few(residuals: jax.Array, x: jax.Array) -> jax.Array:
 def _is_long(matrix: jax.Array, x: jax.Array) -> bool:
     """Return whether there are many features but few classes, in a single kernel."""
     classes, features = len(matrix), x.shape[1]
-    return is_within_one_kernel() and features > SMALL and is_small(classes, features)
+    many = _width(features, len(x)) >= _LONG if len(x) >= _TILE else features > SMALL
+    return is_within_one_kernel() and many and is_small(classes, features)
+
+
+def _padded(matrix: jax.Array, examples: int) -> jax.Array:
+    """Return a matrix of one row for each class or example with columns of zeros, up to `_width`."""
+    features = matrix.shape[1]
+    return jnp.pad(matrix, ((0, 0), (0, _width(features, examples) - features)))
+
+
+def _width(features: int, examples: int) -> int:
+    """Return the columns that products are taken over; for a few examples zeros do not pay.
+
+    >>> _width(784, 10), _width(100, 10), _width(100, 1)
+    (784, 112, 100)
+    """
+    return -(-features // _LANES) * _LANES if examples >= _TILE else features
