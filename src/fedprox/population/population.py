@@ -53,6 +53,9 @@ class Samples:
     def __len__(self) -> int:
         return int(self.offsets[-1])
 
+    def __repr__(self) -> str:
+        return f"Samples(devices={len(self.offsets) - 1}, rows={len(self)}, shape={tuple(self.x.shape[1:])})"
+
     @property
     def width(self) -> int:
         """How many numbers an example has."""
@@ -108,6 +111,15 @@ class Population:
             )
         if len(self.test.offsets) != len(self.train.offsets):
             raise DataError(f"training data has {len(sizes)} devices, test data {len(self.test.offsets) - 1}")
+
+    def __repr__(self) -> str:
+        """Return sizes, not samples.
+
+        >>> Population.from_arrays(x=[[1.0], [2.0], [3.0]], y=["cat", "dog", "cat"], device=[0, 1, 0])
+        Population(devices=2, train=3, test=0, shape=(1,), classes=2)
+        """
+        sizes = f"devices={self.devices}, train={len(self.train)}, test={len(self.test)}"
+        return f"Population({sizes}, shape={self.shape}, classes={self.classes})"
 
     @property
     def devices(self) -> int:
