@@ -171,6 +171,8 @@ def _memory(name: str, method: str) -> str:
 
 
 def _cells(runs: list[dict[str, Any]], target: float | None = None) -> list[str]:
+    if not runs:
+        return ["not run", *[""] * (2 if target is None else 3)]
     finite = [run["loss"] for run in runs if run["loss"] is not None]
     loss = f"{statistics.fmean(finite):.3f}" if len(finite) == len(runs) else "not finite"
     accuracies = [100 * run["accuracy"] for run in runs]
