@@ -12,7 +12,7 @@ from fedprox.config.parts import builtin_names, find_part
 from fedprox.config.resolution import keys_of_section, takes_mu
 from fedprox.core.errors import ConfigError
 from fedprox.core.files import read_tensors
-from fedprox.methods import build, fedadam, fedadmm, feddyn, scaffnew, scaffold
+from fedprox.methods import Solution, build, fedadam, fedadmm, feddyn, scaffnew, scaffold
 from fedprox.methods.gradient_count import gradient_count
 from fedprox.methods.scaffnew import shared_steps
 from fedprox.models import Model
@@ -625,3 +625,22 @@ def test_values_out_of_range_are_refused_from_python():
         feddyn(0.0)
     with pytest.raises(ConfigError, match=r"`method.tau` must be a number > 0; got 0.0"):
         fedadam(tau=0.0)
+
+
+def test_a_damped_variate_takes_a_share_of_its_change():
+    whole, damped = (
+        run("scaffold", rounds=1, settings={"damping": damping}, devices={"per_round": 4}) for damping in (1.0, 0.5)
+    )
+    np.testing.assert_array_equal(whole.params["weight"], damped.params["weight"])  # the first variates are 0
+    values: dict[str, Any] = {
+        "params": np.float32(1),
+        "anchor": np.float32(3),
+        "sent": np.float32(0.5),
+        "state": np.float32(0),
+    }
+    solution = Solution(**values, steps=2, learning_rate=0.5, mu=0.0, solver=sgd())
+    assert scaffold().reply(solution).summed == 1.5  # (3 - 1) / (2 * 0.5) - 0.5
+    assert scaffold(damping=0.5).reply(solution).state == 0.75
+    for value in (0.0, 1.5):
+        with pytest.raises(ConfigError, match=rf"`method.damping` must be a number in \(0, 1\]; got {value}"):
+            scaffold(damping=value)
