@@ -13,7 +13,7 @@ from attack.kinds import KINDS, OURS
 def test_cases_end_with_data_or_a_sentence(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     KINDS[kind].make(tmp_path)
-    for number in range(3 if kind in ("run folders", "checkpoints", "configs") else 20):
+    for number in range(3 if kind in ("run folders", "checkpoints", "records", "configs") else 20):
         with contextlib.suppress(OURS):
             KINDS[kind].attack(tmp_path, random.Random(f"test {kind} {number}"))
 
