@@ -26,6 +26,7 @@ __all__ = [
     "subtree_sums",
     "sum_lines",
     "take_lines",
+    "view_lines",
 ]
 
 
@@ -48,6 +49,16 @@ def split_lines(lines: Tree, count: int) -> list[Tree]:
     """
     leaves, structure = jax.tree.flatten(lines)
     return [jax.tree.unflatten(structure, [leaf[index].copy() for leaf in leaves]) for index in range(count)]
+
+
+def view_lines(lines: Tree, count: int) -> list[Tree]:
+    """Return the lines as trees that share their memory.
+
+    >>> [each["a"].tolist() for each in view_lines({"a": np.array([[1, 2], [3, 4]])}, 2)]
+    [[1, 2], [3, 4]]
+    """
+    leaves, structure = jax.tree.flatten(lines)
+    return [jax.tree.unflatten(structure, [leaf[index] for leaf in leaves]) for index in range(count)]
 
 
 def take_lines(lines: Tree, which: NDArray[np.int64] | slice | int) -> Tree:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.lines import pad_lines, split_lines, stack_lines, take_lines
+from fedprox.core.lines import pad_lines, split_lines, stack_lines, take_lines, view_lines
 from fedprox.core.trees import Tree, quiet, squared_distance, to_numpy
 from fedprox.engines.device_side import Broadcast, DeviceSide
 from fedprox.engines.task_list import TaskList
@@ -49,9 +49,10 @@ class GroupReply(NamedTuple):
 
     def received(self, tasks: TaskList) -> list[Received]:
         """Return the replies one by one, for methods and merge rules that see every one."""
-        both = (self.averaged, self.summed)
-        replies = (Reply(*(take_lines(lines, each) for lines in both)) for each in range(len(tasks)))
-        return [tasks.task(each).received(reply, self.steps[each]) for each, reply in enumerate(replies)]
+        both = (view_lines(self.averaged, len(tasks)), view_lines(self.summed, len(tasks)))
+        replies = map(Reply, *both)
+        columns = (tasks.devices.tolist(), replies, tasks.weights.tolist(), tasks.masses.tolist(), self.steps)
+        return list(map(Received, *columns))
 
 
 class SmallDevices:

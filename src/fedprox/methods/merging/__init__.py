@@ -14,6 +14,7 @@ from fedprox.methods.merging.geometric_median import geometric_median
 from fedprox.methods.merging.krum import krum, multi_krum
 from fedprox.methods.merging.median import median
 from fedprox.methods.merging.rule import MergeRule, check_merging, mean, merge_received
+from fedprox.methods.merging.stacked_sums import StackedReplies
 from fedprox.methods.merging.sums import ReplySums, RoundSum
 from fedprox.methods.merging.trimmed_mean import trimmed_mean
 from fedprox.methods.method import Method
@@ -22,6 +23,7 @@ __all__ = [
     "MergeRule",
     "ReplySums",
     "RoundSum",
+    "StackedReplies",
     "build",
     "centered_clipping",
     "check_merging",

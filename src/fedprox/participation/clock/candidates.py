@@ -11,6 +11,7 @@ What the clock needs to know of candidates is worked out for a block of them at 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
@@ -52,6 +53,7 @@ class Candidates:
       offsets: of the population's training samples.
       prepare: what the clock says of the devices of a cohort, in their order.
       seconds_left: for how long devices stay available from a moment on.
+      at_once: how many of them are prepared at once.
     """
 
     def __init__(
@@ -60,12 +62,14 @@ class Candidates:
         offsets: Indices,
         prepare: Callable[[Cohort], list[FullWork]],
         seconds_left: Callable[[Indices, float], NDArray[np.float64]],
+        at_once: int,
     ) -> None:
-        self._blocks, self._offsets = blocks, offsets
+        self._blocks, self._offsets, self._at_once = blocks, offsets, at_once
+        self._drawn: Cohort | None = None  # of the last block, what is not prepared yet
         self._prepare, self._seconds_left = prepare, seconds_left
         self._known: list[Candidate] = []
-        self._looks: list[float] = []  # how long each stays, at the moment of its block
-        self._moment, self._since = -1.0, 0  # the moment of the last block, and its first position
+        self._looks: list[float] = []  # how long each stays, from the moment on when it was prepared
+        self._moments: list[float] = []
         self._seen: set[int] = set()
         self._next = 0
         self._at_work: dict[int, int] = {}  # device -> position, of those passed over because they are at work
@@ -85,9 +89,8 @@ class Candidates:
             if candidate.device in at_work:
                 self._at_work[candidate.device] = position
                 continue
-            if now == self._moment and position >= self._since:
-                left = self._looks[position - self._since]
-            else:
+            left = self._looks[position]
+            if now != self._moments[position] and not math.isinf(left):  # one that never goes away is there
                 left = float(self._seconds_left(np.array([candidate.device]), now)[0])
             if left > 0:
                 return candidate, left
@@ -108,24 +111,36 @@ class Candidates:
         return found
 
     def _has_more(self, now: float) -> bool:
+        """Prepare the next candidates where all have been looked at; return whether there is one."""
         while self._next == len(self._known):
-            block = next(self._blocks, None)
-            if block is None:
-                return False
-            cohort = listed(block, self._offsets)
-            devices = cohort.devices.tolist()
-            if self._known:  # further draws: each device once, and for one reply
-                fresh = np.array([device not in self._seen for device in devices], bool)
-                cohort = Cohort(cohort.devices[fresh], cohort.samples[fresh], np.ones(int(fresh.sum()), np.int64))
-                devices = cohort.devices.tolist()
-            else:
-                self.listed = len(devices)
-            if devices:
-                self._since, self._moment = len(self._known), now
-                self._looks = self._seconds_left(cohort.devices, now).tolist()
-                numbers = zip(
-                    devices, cohort.samples.tolist(), cohort.draws.tolist(), self._prepare(cohort), strict=True
-                )
-                self._known += [Candidate(*each) for each in numbers]
-                self._seen.update(devices)
+            if self._drawn is None:
+                block = next(self._blocks, None)
+                if block is None:
+                    return False
+                self._drawn = self._listed(block)
+            part, rest = _split(self._drawn, self._at_once)
+            self._drawn = rest if len(rest) else None
+            if len(part):
+                self._looks += self._seconds_left(part.devices, now).tolist()
+                self._moments += [now] * len(part)
+                columns = (part.devices.tolist(), part.samples.tolist(), part.draws.tolist())
+                self._known += map(Candidate, *columns, self._prepare(part))
         return True
+
+    def _listed(self, block: Indices) -> Cohort:
+        """Return the devices of a block that are new; further draws count for one reply each."""
+        cohort = listed(block, self._offsets)
+        devices = cohort.devices.tolist()
+        if not self._seen:
+            self.listed = len(devices)
+        else:
+            fresh = np.array([device not in self._seen for device in devices], bool)
+            cohort = Cohort(cohort.devices[fresh], cohort.samples[fresh], np.ones(int(fresh.sum()), np.int64))
+        self._seen.update(devices)
+        return cohort
+
+
+def _split(cohort: Cohort, count: int) -> tuple[Cohort, Cohort]:
+    parts = (slice(None, count), slice(count, None))
+    first, rest = (Cohort(cohort.devices[part], cohort.samples[part], cohort.draws[part]) for part in parts)
+    return first, rest

@@ -16,6 +16,7 @@ Nothing is drawn for devices that are not asked, so a million devices cost nothi
 
 from __future__ import annotations
 
+import bisect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from pydantic import Field, ValidationError
 from fedprox.config.fields import NotNegative, Positive, Section, Text, broken_rule
 from fedprox.config.toml import dump_toml, read_toml
 from fedprox.core.errors import ConfigError, nearest, short
-from fedprox.core.randomness import Purpose, generator
+from fedprox.core.randomness import Purpose, stream
 from fedprox.participation.clock.habits import HabitDraws, Habits, seconds_there
 from fedprox.participation.clock.timing import Devices
 
@@ -91,7 +92,7 @@ class ProfileDevices:
         self.profile = profile
         self._seed = seed
         self._rarity = rarity
-        self._bounds = np.cumsum([kind.share for kind in profile.classes])
+        self._bounds = np.cumsum([kind.share for kind in profile.classes]).tolist()
         self._drawn = lru_cache(maxsize=_MOST_KEPT)(self._draw)
 
     def at(self, devices: NDArray[np.int64], round: int) -> Devices:
@@ -119,10 +120,13 @@ class ProfileDevices:
         return seconds_there(habits, HabitDraws(level, peak, begins), devices, now, self._seed)
 
     def _draw(self, device: int) -> _Drawn:
-        random = generator(self._seed, Purpose.CLOCK_DEVICE, device=device)
+        with stream(self._seed, Purpose.CLOCK_DEVICE, device=device) as bits:
+            return self._drawn_from(np.random.Generator(bits), device)
+
+    def _drawn_from(self, random: np.random.Generator, device: int) -> _Drawn:
         which, zone = random.random(2)
         speed, network = random.standard_normal(2)
-        place = int(np.searchsorted(self._bounds, which * self._bounds[-1], side="right"))
+        place = bisect.bisect_right(self._bounds, which * self._bounds[-1])
         kind = self.profile.classes[min(place, len(self._bounds) - 1)]
         rate = self.profile.samples_per_second * kind.speed * np.exp(kind.spread * speed)
         drawn = _Drawn(kind, float(rate), float(np.exp(kind.network_spread * network)), zone * kind.zones)
@@ -144,7 +148,8 @@ class ProfileDevices:
         """Return by what a device's speed and its network are multiplied in a round."""
         if kind.round_spread == 0 and kind.network_round_spread == 0:
             return 1.0, 1.0
-        speed, network = generator(self._seed, Purpose.CLOCK_ROUND, round, device).standard_normal(2)
+        with stream(self._seed, Purpose.CLOCK_ROUND, round, device) as bits:
+            speed, network = np.random.Generator(bits).standard_normal(2)
         return float(np.exp(kind.round_spread * speed)), float(np.exp(kind.network_round_spread * network))
 
 

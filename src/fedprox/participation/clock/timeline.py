@@ -42,6 +42,7 @@ from fedprox.participation.stragglers import Workload, further_failures
 
 __all__ = ["Instant", "Timeline"]
 
+_AT_ONCE = 256  # candidates that are prepared at once
 Kept = Callable[[Workload], NDArray[np.bool_]]
 
 
@@ -135,7 +136,8 @@ class Timeline:
         chosen, seed, round = self.clock.config.devices, self.clock.config.seed, self.version + 1
         most = most_candidates(max(chosen.per_round, self.concurrency))
         blocks = candidate_blocks(chosen.sampling, chosen.per_round, self.offsets, seed, round, most)
-        self._candidates = Candidates(blocks, self.offsets, self._full_work, self.clock.source.seconds_left)
+        source, at_once = self.clock.source, min(max(self.buffer, self._free), _AT_ONCE)
+        self._candidates = Candidates(blocks, self.offsets, self._full_work, source.seconds_left, at_once)
         self._asked_here: list[Job] = []  # at this version
         self._failed: list[bool] = []  # of the devices asked at this version, in their order
 
@@ -171,24 +173,10 @@ class Timeline:
         replies = is_merged and steps > 0 and not failed
         if not replies and (steps < work.steps or not math.isinf(self._deadline)):
             seconds = limit  # otherwise it is noticed when the reply should have come
-        job = Job(
-            order=self.asked,
-            version=self.version,
-            device=device,
-            samples=samples,
-            draws=draws,
-            asked_at=self.now,
-            seconds=seconds,
-            budget=steps,
-            epochs=steps / work.per_epoch,
-            straggler=steps < work.steps,
-            failed=failed,
-            replies=replies,
-            kind=work.kind,
-            samples_per_second=work.samples_per_second,
-        )
-        self.asked += 1
-        return job
+        order, self.asked = self.asked, self.asked + 1
+        epochs, is_straggler = steps / work.per_epoch, steps < work.steps
+        outlook = (steps, epochs, is_straggler, failed, replies, work.kind, work.samples_per_second)
+        return Job(order, self.version, device, samples, draws, self.now, seconds, *outlook)
 
     def _full_work(self, cohort: Cohort) -> list[FullWork]:
         solver = self.clock.config.solver

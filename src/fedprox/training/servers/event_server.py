@@ -27,15 +27,15 @@ the same version that are still to come, so that the engine has many devices at 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedprox.core.trees import total
+from fedprox.core.trees import Tree, total
 from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Shares, TaskList
-from fedprox.methods.merging import ReplySums
+from fedprox.methods.merging import ReplySums, StackedReplies
 from fedprox.methods.solver_choice import SharedSolver
 from fedprox.methods.traffic import count_bytes
 from fedprox.participation.clock import Clock
@@ -53,6 +53,8 @@ from fedprox.training.state import GivenModel
 
 __all__ = ["EventServer"]
 
+_STACKED = 1 << 26  # bytes of replies that are added up as arrays; more of them are added up one by one
+
 
 class EventServer:
     """Merges replies as they arrive; see the module."""
@@ -61,6 +63,7 @@ class EventServer:
         self._parts, self._engine, self._merge_step = parts, engine, merge_step
         self._config, self._method, self._state = parts.config, parts.method, parts.state
         systems = parts.config.systems
+        self._model_bytes = count_bytes(parts.state.params)
         self._is_buffered = systems.server == "buffered"
         self._users: Counter[int] = Counter()  # how many devices are at work on each version
         self._held = HeldReplies(self._solve, most=_most_held(parts, engine))
@@ -122,36 +125,39 @@ class EventServer:
 
     def _outcome(self, plan: RoundPlan, instant: Instant, held: Sequence[HeldReply | None]) -> RoundOutcome:
         """Return what came of the replies that are merged, as replies to the current model."""
-        jobs, state = instant.ended, self._state
-        samples = len(self._parts.population.train)
-        tasks = TaskList(
-            plan.kept, plan.cohort.devices, plan.work.budget, plan.weights, plan.cohort.samples / samples, {}
-        )
+        masses = plan.cohort.samples / len(self._parts.population.train)
+        tasks = TaskList(plan.kept, plan.cohort.devices, plan.work.budget, plan.weights, masses, {})
         wants = self._config.measure.gamma, self._merge_step.needs_every_reply
-        outcome = RoundOutcome.empty(RoundRequest(tasks, self._broadcast(state.round), _no_shares, *wants))
-        sums = ReplySums(len(jobs))
-        centre = self._method.centre(state.server, state.params)
-        shifts = {
-            version: self._method.shift(state.given[version].params, centre)
-            for version in {job.version for job, reply in zip(jobs, held, strict=True) if reply is not None}
-            if version != state.round
-        }
-        for position, (job, found) in enumerate(zip(jobs, held, strict=True)):
-            if found is None:
-                continue
-            outcome.steps[position], outcome.drift2[position] = found.steps, found.drift2
+        outcome = RoundOutcome.empty(RoundRequest(tasks, self._broadcast(self._state.round), _no_shares, *wants))
+        replies = [(position, each) for position, each in enumerate(held) if each is not None]
+        for position, each in replies:
+            outcome.steps[position], outcome.drift2[position] = each.steps, each.drift2
             if outcome.gammas is not None:
-                outcome.gammas[position] = found.gamma
-            reply = found.reply
-            if job.version in shifts:
-                reply = reply._replace(averaged=total(reply.averaged, shifts[job.version]))
-            task = tasks.task(position)
+                outcome.gammas[position] = each.gamma
+        outcome = replace(outcome, gamma_seconds=self._held.take_gamma_seconds())
+        versions = [job.version for job in instant.ended]
+        shifts = self._shifts({versions[position] for position, _ in replies})
+        if outcome.replies is None and replies and len(replies) * self._model_bytes <= _STACKED:
+            averaged, summed = _stacked(replies, versions, shifts, tasks)
+            return replace(outcome, averaged=averaged, summed=summed)
+        sums = ReplySums(len(held))
+        for position, each in replies:
+            reply, task = each.reply, tasks.task(position)
+            if versions[position] in shifts:
+                reply = reply._replace(averaged=total(reply.averaged, shifts[versions[position]]))
             if outcome.replies is not None:
-                outcome.replies[position] = task.received(reply, found.steps)
+                outcome.replies[position] = task.received(reply, each.steps)
             else:
                 sums.add(position, *task.weighted(reply))
         averaged, summed = sums.result()
-        return replace(outcome, averaged=averaged, summed=summed, gamma_seconds=self._held.take_gamma_seconds())
+        return replace(outcome, averaged=averaged, summed=summed)
+
+    def _shifts(self, versions: set[int]) -> dict[int, Tree]:
+        """Return what makes replies to earlier versions replies to the current one."""
+        state = self._state
+        centre = self._method.centre(state.server, state.params)
+        earlier = sorted(versions - {state.round})
+        return {version: self._method.shift(state.given[version].params, centre) for version in earlier}
 
     def _broadcast(self, version: int) -> Broadcast:
         given = self._state.given[version]
@@ -187,9 +193,22 @@ class EventServer:
         return self._held.steps(jobs)
 
 
+def _stacked(
+    replies: Sequence[tuple[int, HeldReply]], versions: Sequence[int], shifts: Mapping[int, Tree], tasks: TaskList
+) -> tuple[Tree, Tree]:
+    """Return the two sums over replies, all at once."""
+    positions = np.array([position for position, _ in replies], np.int64)
+    averaged = StackedReplies([each.reply.averaged for _, each in replies], positions, len(tasks))
+    summed = StackedReplies([each.reply.summed for _, each in replies], positions, len(tasks))
+    own = np.array([versions[position] for position, _ in replies], np.int64)
+    for version, shift in shifts.items():
+        averaged.shift(np.flatnonzero(own == version), shift)
+    return averaged.total(tasks.weights[positions]), summed.total(tasks.masses[positions])
+
+
 def _most_held(parts: RunParts, engine: Engine) -> int:
     """Return how many replies to a version are worked out at a time: as many as fit 64 MB, or two for each worker."""
-    return max(2 * engine.workers, min(256, (1 << 26) // max(count_bytes(parts.state.params), 1)))
+    return max(2 * engine.workers, min(256, _STACKED // max(count_bytes(parts.state.params), 1)))
 
 
 def _no_shares(*_: Any) -> Shares:
