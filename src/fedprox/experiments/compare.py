@@ -20,7 +20,7 @@ from fedprox.experiments.given_objects import check_job_continues, named_objects
 from fedprox.experiments.scheduler import Ended, Event, Job
 from fedprox.experiments.unfinished import run_unfinished
 from fedprox.methods import Method
-from fedprox.runs.curve_axis import SECONDS, Axis, common_end, common_loss, first_at, value_at
+from fedprox.runs.curve_axis import SECONDS, WASTED, Axis, common_end, common_loss, first_at, value_at
 from fedprox.runs.folder import check_empty, read_complete
 from fedprox.runs.history import History
 
@@ -231,11 +231,12 @@ def compare(
 
 def check_axis(settings: Mapping[str, Any], methods: Sequence[str], axis: Axis) -> None:
     """Refuse an axis that one of the runs does not have."""
-    for text in methods if axis == SECONDS else ():
+    for text in methods if axis in (SECONDS, WASTED) else ():
         model = _config(settings, variant(text)).systems.model
         if model != "clock":
             raise ConfigError(
-                f"`--x seconds` must be used with systems.model = 'clock', which simulates time; {text} has {model!r}"
+                f"`--x {axis.name}` must be used with systems.model = 'clock', which simulates time; "
+                f"{text} has {model!r}"
             )
 
 

@@ -15,6 +15,8 @@ from fedprox.report.figures import Figure, axis_figures, curve_figures, fairness
 from fedprox.report.page import card, grid, page, table
 from fedprox.report.participation import participation
 from fedprox.report.reached_devices_section import reach_figure, reach_section, reached
+from fedprox.report.target_section import target_section
+from fedprox.report.timeline import timeline_figures
 from fedprox.report.verdict import verdict
 from fedprox.runs.columns import columns_needed
 from fedprox.runs.reader import SavedRun, find_runs
@@ -48,7 +50,7 @@ def report(groups: Sequence[Group], title: str) -> str:
     """Return the report on groups of runs as a page of HTML."""
     curves = curve_figures(groups)
     fairness, times = fairness_figure(groups), time_figure(groups)
-    over, reaches = axis_figures(groups), reached(groups)
+    over, reaches, timelines = axis_figures(groups), reached(groups), timeline_figures(groups)
     reach = reach_figure(reaches)
     work = participation(groups)
     sections = [
@@ -56,6 +58,8 @@ def report(groups: Sequence[Group], title: str) -> str:
         '<div class="verdict">' + "".join(f"<p>{html.escape(text)}</p>" for text in verdict(groups)) + "</div>",
         _curves_section(curves, bands=any(len(group.runs) > 1 for group in groups)),
         _over_section(over),
+        target_section(groups),
+        _timeline_section(timelines),
         _participation_section(work),
         reach_section(reaches, grid(card(reach, wide=True)) if reach else ""),
         _fairness_section(fairness, groups),
@@ -63,7 +67,7 @@ def report(groups: Sequence[Group], title: str) -> str:
         "<h2>Runs</h2>" + _runs_table(groups),
         _config_section(groups),
     ]
-    figures = [*curves, *over, *(figure for figure in (reach, fairness) if figure), times]
+    figures = [*curves, *over, *timelines, *(figure for figure in (reach, fairness) if figure), times]
     return page(title, sections, {"figures": figures, "participation": work})
 
 
@@ -80,9 +84,19 @@ def _curves_section(curves: list[Figure], bands: bool) -> str:
 def _over_section(figures: list[Figure]) -> str:
     if not figures:
         return ""
-    names = {"seconds": "simulated time", "bytes": "bytes sent"}
+    names = {"over_seconds": "simulated time", "over_bytes": "bytes sent", "over_wasted": "lost work"}
     over = [words for name, words in names.items() if any(figure["name"].endswith(name) for figure in figures)]
     return f"<h2>Over {' and '.join(over)}</h2>" + grid(*(card(figure) for figure in figures))
+
+
+def _timeline_section(figures: list[Figure]) -> str:
+    if not figures:
+        return ""
+    note = (
+        '<p class="note">A line is a device at work, from the request to its reply; the colour of its end is the '
+        "version of the model that it was given. The beginning of the first seed's run is drawn.</p>"
+    )
+    return "<h2>Who worked when, on which version</h2>" + note + grid(*(card(figure, wide=True) for figure in figures))
 
 
 def _participation_section(work: list[dict[str, Any]]) -> str:

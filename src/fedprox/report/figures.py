@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedprox.core.metric_columns import own_columns
-from fedprox.runs.curve_axis import BYTES, SECONDS, on_axis
+from fedprox.runs.curve_axis import BYTES, SECONDS, WASTED, on_axis
 from fedprox.runs.seed_groups import Group
 
 __all__ = [
@@ -42,6 +42,8 @@ _CURVES = (
     ("epsilon", "Privacy loss epsilon", "epsilon"),
     ("mu", "Proximal coefficient mu", "mu"),
     ("learning_rate", "Learning rate", "learning rate"),
+    ("staleness_mean", "Staleness of the merged replies, mean", "versions"),
+    ("staleness_max", "Staleness of the merged replies, largest", "versions"),
 )
 
 
@@ -63,10 +65,11 @@ def curve_figures(groups: Sequence[Group]) -> list[Figure]:
 
 
 def axis_figures(groups: Sequence[Group]) -> list[Figure]:
-    """Return loss and accuracy over simulated seconds, and over bytes where the groups do not send the same."""
+    """Return loss and accuracy over simulated seconds, over bytes where groups differ in them, and over lost work."""
     figures = []
     sent = {run.last["bytes"] for group in groups for run in group.runs if "bytes" in run.last}
-    for axis in (SECONDS, BYTES) if len(sent) > 1 else (SECONDS,):
+    is_wasted = any(run.last.get("wasted_seconds") for group in groups for run in group.runs)
+    for axis in (SECONDS, *((BYTES,) if len(sent) > 1 else ()), *((WASTED,) if is_wasted else ())):
         have = [
             (index, group) for index, group in enumerate(groups) if all(axis.column in run.last for run in group.runs)
         ]

@@ -1,4 +1,4 @@
-"""What a curve is drawn over: rounds, simulated seconds or bytes sent.
+"""What a curve is drawn over: rounds, simulated seconds, bytes sent or device-seconds of work that was lost.
 
 Runs measure at different times, so over seconds and bytes a curve is a staircase: its value at x is that of the last
 measured round at or before x. Runs are compared as far as the shortest of them goes, and by when each first reaches a
@@ -23,6 +23,7 @@ __all__ = [
     "BYTES",
     "ROUNDS",
     "SECONDS",
+    "WASTED",
     "Axis",
     "common_end",
     "common_loss",
@@ -45,7 +46,8 @@ class Axis:
 ROUNDS = Axis("rounds", "round", "round")
 SECONDS = Axis("seconds", "simulated_seconds", "simulated seconds")
 BYTES = Axis("bytes", "bytes", "bytes sent, down and up")
-AXES = (ROUNDS, SECONDS, BYTES)
+WASTED = Axis("wasted", "wasted_seconds", "device-seconds of work that was lost")
+AXES = (ROUNDS, SECONDS, BYTES, WASTED)
 
 
 def find_axis(name: str) -> Axis:
