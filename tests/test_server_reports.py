@@ -110,7 +110,7 @@ def test_replies_added_up_as_arrays_have_the_bits_of_those_added_up_one_by_one()
     sums = ReplySums(count)
     for place, (position, value) in enumerate(zip(positions.tolist(), values, strict=True)):
         own = {name: value[name] + shift[name] for name in value} if place in (1, 4) else value
-        weighted = {name: leaf * leaf.dtype.type(weights[place]) for name, leaf in own.items()}
+        weighted = {name: leaf * np.asarray(leaf).dtype.type(weights[place]) for name, leaf in own.items()}
         sums.add(position, weighted, ())
     expected, _ = sums.result()
     assert all(np.array_equal(found[name], expected[name]) for name in expected)

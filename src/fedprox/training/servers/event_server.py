@@ -121,7 +121,7 @@ class EventServer:
         failed = np.array([job.failed for job in jobs], bool)
         timed = EventTimes(instant, staleness, self._timeline.deadline, None if self._is_buffered else mixing)
         round = self._state.round + 1
-        return RoundPlan(round, cohort, work, failed, kept, weights, None, timed, by_draws, 1.0, mixing)
+        return RoundPlan(round, cohort, work, failed, kept, weights, None, timed, by_draws, mixing=mixing)
 
     def _outcome(self, plan: RoundPlan, instant: Instant, held: Sequence[HeldReply | None]) -> RoundOutcome:
         """Return what came of the replies that are merged, as replies to the current model."""
