@@ -30,8 +30,10 @@ DEVICES = 20_000
 
 def follow(profile: str, concurrency: int, buffer: int, replies: int) -> float:
     """Return the microseconds of a reply in the time line alone."""
-    sizes = np.random.default_rng(0).integers(5, 50, DEVICES)
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    device = np.repeat(np.arange(DEVICES), np.random.default_rng(0).integers(5, 50, DEVICES))
+    nothing = np.zeros(len(device), np.int32)
+    x = nothing[:, None].astype(np.float32)
+    population = fedprox.Population.from_arrays(x, nothing, device, test=np.zeros(len(device), bool))
     systems = {"model": "clock", "server": "buffered", "concurrency": concurrency, "buffer": buffer}
     with tempfile.TemporaryDirectory() as folder:
         if profile == "trace":
@@ -40,9 +42,9 @@ def follow(profile: str, concurrency: int, buffer: int, replies: int) -> float:
             trace.write_text("".join(json.dumps(rates) + "\n" for _ in range(DEVICES)))
         named = {"trace": str(Path(folder) / "trace.jsonl")} if profile == "trace" else {"profile": profile}
         config = Config.of({"systems": {**systems, **named}, "solver": {"epochs": 1}})
-        clock = build_clock(config, DEVICES, Traffic(1000, 1000))
+        clock = build_clock(config, population, Traffic(1000, 1000))
     assert clock is not None
-    timeline = Timeline(clock, offsets, lambda work: ~work.straggler, concurrency, buffer)
+    timeline = Timeline(clock, population.train.offsets, lambda work: ~work.straggler, concurrency, buffer)
     timeline.next_merge()  # asks all that fit at once
     started = time.perf_counter()
     done = 0
