@@ -41,9 +41,15 @@ def build_output_model(
     predict: Predict | None,
 ) -> Model:
     """Return a model whose loss and predictions follow from its outputs."""
-    return Model(
-        name,
-        init,
-        lambda params, x, y: loss(outputs(params, x), y),
-        None if predict is None else lambda params, x: predict(outputs(params, x)),
-    )
+
+    def losses(params: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
+        return loss(outputs(params, x), y)
+
+    if predict is None:
+        return Model(name, init, losses, None)
+
+    def losses_and_labels(params: Tree, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = outputs(params, x)
+        return loss(found, y), predict(found)
+
+    return Model(name, init, losses, lambda params, x: predict(outputs(params, x)), losses_and_labels=losses_and_labels)

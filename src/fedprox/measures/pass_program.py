@@ -16,7 +16,8 @@ from jax import lax
 from fedprox.core.compilation import compiled
 from fedprox.core.trees import Tree
 from fedprox.measures.host_pass import Places, walk_on_host
-from fedprox.models import Model, mean_gradient
+from fedprox.models import Model
+from fedprox.models.model import evaluate, evaluate_and_differentiate
 from fedprox.solvers.subproblem import rows_in_block
 
 __all__ = ["GROUP", "Places", "walk_program"]
@@ -44,12 +45,15 @@ def walk_program(model: Model, block: int) -> Callable[..., Any]:
             def add_block(i: jax.Array, sums: tuple[jax.Array, jax.Array, Tree]) -> tuple[jax.Array, jax.Array, Tree]:
                 loss, correct, gradient = sums
                 xs, ys, inside = rows_in_block(x, y, begin + i * block, begin + size, block)
-                loss += jnp.sum(jnp.where(inside, model.loss(params, xs, ys), 0.0))
-                if model.predict is not None:
-                    correct += jnp.sum(inside & (model.predict(params, xs) == ys))
                 if places.weights:
-                    more = mean_gradient(model, params, xs, ys, inside.astype(loss.dtype))
+                    weights = inside.astype(loss.dtype)
+                    losses, labels, more = evaluate_and_differentiate(model, params, xs, ys, weights)
                     gradient = jax.tree.map(jnp.add, gradient, more)
+                else:
+                    losses, labels = evaluate(model, params, xs, ys)
+                loss += jnp.sum(jnp.where(inside, losses, 0.0))
+                if labels is not None:
+                    correct += jnp.sum(inside & (labels == ys))
                 return loss, correct, gradient
 
             return lax.fori_loop(0, -(-size // block), add_block, (jnp.float32(0), jnp.int32(0), zero))

@@ -21,7 +21,16 @@ from fedprox.core.name_patterns import matches_any
 from fedprox.core.trees import Tree, map_names
 from fedprox.models.host_model import HostModel
 
-__all__ = ["Array", "Model", "checked_model", "classifier", "mean_gradient", "second_moment"]
+__all__ = [
+    "Array",
+    "Model",
+    "checked_model",
+    "classifier",
+    "evaluate",
+    "evaluate_and_differentiate",
+    "mean_gradient",
+    "second_moment",
+]
 
 Array = NDArray[Any]
 
@@ -50,6 +59,8 @@ class Model:
         weights are 1 / (size of the mini-batch), and 0 for rows that only fill up a short one. `loss` and `predict`
         use the statistics as they are.
       frozen: patterns over the names of parameters that are never trained (`[personal] frozen`).
+      losses_and_labels: optionally `losses_and_labels(params, x, y)`, what `loss` and `predict` return, with the
+        outputs of the network computed once: measuring then takes one forward pass.
     """
 
     name: str
@@ -63,6 +74,7 @@ class Model:
     statistics: tuple[str, ...] = ()
     training: Callable[[Tree, Any, Any, jax.Array], tuple[jax.Array, Tree]] | None = None
     frozen: tuple[str, ...] = ()
+    losses_and_labels: Callable[[Tree, Any, Any], tuple[jax.Array, jax.Array]] | None = None
 
     def only_trained(self, gradient: Tree) -> Tree:
         """Return a gradient with zeros for the parameters that gradients do not move."""
@@ -103,17 +115,47 @@ def mean_gradient(model: Model, params: Tree, x: jax.Array, y: jax.Array, weight
     return model.only_trained(jax.grad(objective)(params))
 
 
+def evaluate(model: Model, params: Tree, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    """Return the losses of a batch and its predicted labels, None for a model that predicts none."""
+    if model.losses_and_labels is not None:
+        return model.losses_and_labels(params, x, y)
+    return model.loss(params, x, y), None if model.predict is None else model.predict(params, x)
+
+
+def evaluate_and_differentiate(
+    model: Model, params: Tree, x: jax.Array, y: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, jax.Array | None, Tree]:
+    """Return losses and labels as `evaluate` does, and the gradient of sum_i weights_i * loss_i.
+
+    A model with `losses_and_labels` and no gradient of its own takes one forward and one backward pass for all three.
+    """
+    together = model.losses_and_labels
+    if together is None or model.gradient is not None:
+        return *evaluate(model, params, x, y), mean_gradient(model, params, x, y, weights)
+
+    def objective(params: Tree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        losses, labels = together(params, x, y)
+        return jnp.sum(weights * losses), (losses, labels)
+
+    gradient, (losses, labels) = jax.grad(objective, has_aux=True)(params)
+    return losses, labels, model.only_trained(gradient)
+
+
 def classifier(name: str, init: Callable[[jax.Array], Tree], scores: Callable[[Tree, jax.Array], jax.Array]) -> Model:
     """Return the model with the cross-entropy of softmax(scores) as its loss, for `scores` (examples, classes)."""
 
-    def loss(params: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
+    def losses_and_labels(params: Tree, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
         z = scores(params, x)
-        return jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, y[:, None], axis=1)[:, 0]
+        losses = jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, y[:, None], axis=1)[:, 0]
+        return losses, jnp.argmax(z, axis=1)
+
+    def loss(params: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
+        return losses_and_labels(params, x, y)[0]
 
     def predict(params: Tree, x: jax.Array) -> jax.Array:
         return jnp.argmax(scores(params, x), axis=1)
 
-    return Model(name, init, loss, predict)
+    return Model(name, init, loss, predict, losses_and_labels=losses_and_labels)
 
 
 def second_moment(x: Array) -> float:
