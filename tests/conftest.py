@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -16,6 +17,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import numpy as np
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from fedprox.cli import main
 from fedprox.config import part_search
@@ -63,9 +65,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "not slow" and collection_path.name in SLOW_FILES else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def group_name(nodeid: str) -> str:
+    """Return the group of a test, which runs in one process: its file, or the test alone."""
+    file = nodeid.partition("::")[0]
+    return nodeid if Path(file).name in SPLIT_FILES else file
+
+
+class Groups(LoadScopeScheduling):
+    """Hands out groups of tests in their order. (`--dist loadgroup` of xdist 3.8 has no effect with pytest 9.2.)"""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_name(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    """Let each group of tests run in one process."""
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow, and let each group of tests run in one process, the longest group first."""
+    """Mark what is slow, and begin with the longest group of tests."""
     seconds, count = read_seconds(), Counter(map(function_name, items))
     total: Counter[str] = Counter()
     groups = {}
@@ -74,8 +94,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         own = seconds.get(name, UNMEASURED if item.path.name in SLOW_FILES else 0.0) / count[name]
         if item.path.name in SLOW_FILES or own >= SLOW:
             item.add_marker(pytest.mark.slow)
-        groups[item] = item.nodeid if item.path.name in SPLIT_FILES else item.path.name
-        item.add_marker(pytest.mark.xdist_group(groups[item]))
+        groups[item] = group_name(item.nodeid)
         total[groups[item]] += own
     items.sort(key=lambda item: -total[groups[item]])  # stable: the order within a group stays
 
