@@ -78,6 +78,6 @@ def present(view: SamplingView, devices: Indices) -> Indices:
 
 
 def cohort_of(view: SamplingView, devices: Collection[int]) -> Cohort:
-    """Return a cohort of different devices; an empty one where nobody is here, so that the server waits."""
+    """Return a cohort of different devices; an empty one where none is there, so that the server waits."""
     numbers = np.fromiter(devices, np.int64, len(devices))
     return Cohort(numbers, view.offsets[numbers + 1] - view.offsets[numbers], np.ones_like(numbers))

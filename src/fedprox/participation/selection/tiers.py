@@ -54,7 +54,7 @@ class Tiers:
                     found[tier].append(device)
             if len(found[order[0]]) >= view.per_round:
                 break
-        for tier in order:  # the one that was drawn, or the next with somebody there
+        for tier in order:  # the one that was drawn, or the next with a device there
             if found[tier]:
                 return cohort_of(view, found[tier][: view.per_round])
         return cohort_of(view, [])
