@@ -49,7 +49,8 @@ def invoke(*arguments):
 def test_a_curve_is_a_staircase():
     values = [value_at(SLOW, SECONDS, x, "train_loss") for x in (0, 3.9, 4.0, 8, 100)]
     assert values == [3.0, 3.0, 1.5, 1.5, 0.5]
-    assert [first_at(SLOW, axis, 1.5) for axis in AXES] == [1.0, 4.0, 10.0]
+    wasting = History({**row, "wasted_seconds": 2.0 * row["simulated_seconds"]} for row in SLOW)
+    assert [first_at(wasting, axis, 1.5) for axis in AXES] == [1.0, 4.0, 10.0, 8.0]
     assert first_at(FAST, SECONDS, 0.9) is None
 
 
@@ -65,7 +66,7 @@ def test_the_loss_that_all_reach():
     assert common_loss([FAST, SLOW]) == 1.0
     assert common_loss([FAST, history([0, 1], [3.0, None])]) is None
     assert find_axis("bytes") is BYTES
-    with pytest.raises(fedprox.FedProxError, match=r"`--x` must be one of rounds, seconds, bytes; got 'tme'"):
+    with pytest.raises(fedprox.FedProxError, match=r"`--x` must be one of rounds, seconds, bytes, wasted; got 'tme'"):
         find_axis("tme")
 
 

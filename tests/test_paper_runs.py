@@ -210,7 +210,12 @@ def test_the_record_of_a_finished_run_stands_for_it(tmp_path):
     curves = [Curve("synthetic-1-1", mu=1.0)]
     assert run_missing(curves, setting, workers=1) == 1
     [record] = setting.records.iterdir()
-    assert {file.name for file in record.iterdir()} == {"config.toml", "metrics.jsonl", "summary.json"}
+    assert {file.name for file in record.iterdir()} == {
+        "config.toml",
+        "digests.json",
+        "metrics.jsonl",
+        "summary.json",
+    }
     elsewhere = Setting(tmp_path / "elsewhere", find_scale("smoke"), seeds=1, records=setting.records)
     assert run_missing(curves, elsewhere, workers=1) == 0
     [history] = Results(elsewhere).histories(curves[0])

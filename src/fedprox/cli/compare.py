@@ -21,7 +21,6 @@ from fedprox.cli.app import (
     output_console,
     say_json,
 )
-from fedprox.core.files import write_atomically
 
 if TYPE_CHECKING:
     from fedprox.experiments.suite import Suite
@@ -185,7 +184,7 @@ def _compare(
     compared = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != CHOOSING)
     page = write_report(compared, folder / "report.html", title)
     table = comparison.table()
-    write_atomically(folder / "table.json", (json.dumps(table, indent=2) + "\n").encode())
+    _write_table(folder, table)
     along = {} if axis.name == "rounds" else {"along": comparison.along(axis)}
     if as_json:
         say_json({"out": str(folder), "picture": str(picture), "report": str(page), "table": table, **along})
@@ -228,7 +227,7 @@ def _run_suite(
     picture = save_picture(suite_curves(histories, title, axis), folder)
     page = write_report([folder], folder / "report.html", title)
     table = suite_table(comparisons)
-    write_atomically(folder / "table.json", (json.dumps(table, indent=2) + "\n").encode())
+    _write_table(folder, table)
     if as_json:
         say_json({"out": str(folder), "picture": str(picture), "report": str(page), "table": table})
         return
@@ -242,3 +241,9 @@ def _run_suite(
 def _say_where(folder: Path, picture: Path, page: Path) -> None:
     typer.echo(f"picture: {picture} (and .pdf)\nreport: {page}\nrun folders: {folder}")
     typer.echo(f"\nOpen the report in a browser: python -m webbrowser {page.resolve().as_uri()}")
+
+
+def _write_table(folder: Path, table: Any) -> None:
+    from fedprox.core.files import write_atomically
+
+    write_atomically(folder / "table.json", (json.dumps(table, indent=2) + "\n").encode())
