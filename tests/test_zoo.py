@@ -1,5 +1,8 @@
 """The ready-made networks beside PyTorch's layers with the same weights: scores, losses and gradients."""
 
+import dataclasses
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from fedprox import models
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.core.trees import flatten_names
+from fedprox.models.model import evaluate_and_differentiate
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -187,3 +191,18 @@ def test_curvature_of_a_network_with_group_normalisation_is_that_of_differences(
         for sign in (1, -1)
     )
     np.testing.assert_allclose(product, (ahead - behind) / 2e-3, rtol=0.1, atol=0.05 * np.abs(product).max())
+
+
+@pytest.mark.parametrize("weights", [np.ones(12), np.arange(12) / 10])
+def test_one_pass_gives_what_loss_prediction_and_gradient_give(weights):
+    model = models.cnn((12, 12), 3)
+    params = model.init(jax.random.key(0))
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(12, 144)).astype(np.float32), random.integers(0, 3, 12)
+    losses, labels, gradient = evaluate_and_differentiate(model, params, x, y, weights.astype(np.float32))
+    apart = evaluate_and_differentiate(
+        dataclasses.replace(model, losses_and_labels=None), params, x, y, weights.astype(np.float32)
+    )
+    np.testing.assert_allclose(losses, model.loss(params, x, y), rtol=1e-6)
+    np.testing.assert_array_equal(labels, model.predict(params, x))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), gradient, apart[2])
