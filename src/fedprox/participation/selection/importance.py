@@ -5,7 +5,7 @@
 
 The expectation of the update is sum_k p_k (w_k - w^t), that of all devices, whatever q is; its variance is smallest for
 q_k in proportion to p_k ||w_k - w^t|| (Chen, Horvath and Richtarik, "Optimal Client Sampling for Federated Learning",
-2022, Section 2). The loss stands in for that norm, which is known only after the work. As p_k / q_k is at most
+2022). The loss stands in for that norm, which is known only after the work. As p_k / q_k is at most
 1 / explore, no device can count for more than that. The weights of a round sum to `scale`, which is 1 on
 average: `weight` is recorded as shares of it, beside `probability` and `scale`.
 

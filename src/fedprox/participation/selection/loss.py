@@ -4,7 +4,7 @@
     the `dropped` share of the known devices with the smallest v_k is left out
     (1 - explore) K devices with probabilities proportional to exp(sharpness * v_k), the others uniformly
 
-(Goetz et al., "Active Federated Learning", 2019, Algorithm 1; there dropped = 0.75, sharpness = 0.01, explore = 0.1).
+(Goetz et al., "Active Federated Learning", 2019).
 Devices that were never chosen have no v_k and are reached by the uniform part. Replies are averaged with weights n_k.
 
 The devices report: the loss of those that took part. Refused with privacy, since losses are not covered by noise.

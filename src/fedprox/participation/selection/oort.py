@@ -6,7 +6,7 @@
     (1 - e) K devices from those with u_k >= 0.95 of the (1 - e) K-th largest, in proportion to u_k
     e K devices that were never chosen, uniformly;   e = max(0.9 * 0.98^t, `explore`)
 
-(Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection", OSDI 2021, Section 4, Algorithm 1).
+(Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection", OSDI 2021).
 It differs from Oort in four things: the loss is the mean over a device's samples at the new model, not the root of the
 mean square during training; T is a quantile, not moved by a pacer; U is divided by its mean, so that the uncertainty
 has one scale for all tasks; devices that were never chosen are drawn uniformly, as nothing is known of their speed.

@@ -3,7 +3,7 @@
     A_t: d different devices, drawn with probability p_k
     S_t: the K of A_t with the largest F_k(w^t),    w^(t+1) = mean of w_k over S_t
 
-(Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning", 2022, Section 3: pi_pow-d).
+(Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning", 2022).
 d = K is sampling by size; a larger d leans more towards devices with a high loss. Every candidate receives w^t and
 reports one number, F_k(w^t), before the round. With `recent` (pi_rpow-d) nothing is asked: the last loss that is known
 of a device counts, and one that was never chosen comes first.

@@ -5,7 +5,7 @@ with the work and the network of a round before the first. A round draws a tier,
 `adaptive`, in proportion to the mean loss of the tier's devices at the time they were last chosen, and then K of its
 devices uniformly among those that are there.
 
-(Chai et al., "TiFL: A Tier-based Federated Learning System", HPDC 2020, Sections 4.2 and 4.4.) TiFL follows the
+(Chai et al., "TiFL: A Tier-based Federated Learning System", HPDC 2020.) TiFL follows the
 accuracy of tiers on test data and gives each a number of credits, which bound how often it is drawn; here the loss that
 devices report is followed, and there are no credits. Replies are averaged with weights n_k.
 
