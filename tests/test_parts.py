@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 import fedprox
+from fedprox import methods
 from fedprox.config import Config, with_overrides
 from fedprox.config.builtin_parts import BUILTIN
 from fedprox.config.parts import builtin_names, find_part
@@ -404,6 +405,40 @@ def test_recipes_work_from_python_as_on_the_command_line():
         Config.of("synthetic-1")
     with pytest.raises(ConfigError, match=r"config file nowhere.toml does not exist"):
         Config.of("nowhere.toml")
+
+
+def test_fields_declared_without_a_type_count(module):
+    name = module("""
+        from dataclasses import dataclass
+        from fedprox.methods import Method
+        from fedprox.methods.merging import MergeRule
+
+        @dataclass(frozen=True)
+        class Dropping(Method):
+            name = "dropping"
+            keeps_partial_work = False
+            strength: float = 0.5
+
+        @dataclass(frozen=True)
+        class First(MergeRule):
+            needs_every_reply = True
+
+        @dataclass(frozen=True)
+        class Nameless(Method):
+            strength: float = 0.5
+
+        class Plain(Method):
+            name = "plain"
+            keeps_partial_work = False
+    """)
+    parts = sys.modules.get(name) or importlib.import_module(name)
+    method = methods.build(Config.of({"method": {"name": f"{name}:Dropping", "strength": 0.25}}).method)
+    assert (method.name, method.keeps_partial_work, method.strength) == ("dropping", False, 0.25)
+    assert parts.First().needs_every_reply
+    with pytest.raises(ConfigError, match=r"keys are enough for \(missing a required argument: 'name'\)"):
+        methods.build(Config.of({"method": {"name": f"{name}:Nameless"}}).method)
+    with pytest.raises(ConfigError, match=r"class Plain with `name`, `keeps_partial_work`; write `@dataclass"):
+        parts.Plain("plain")
 
 
 class Half(Method):

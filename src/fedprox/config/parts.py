@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -100,7 +101,19 @@ def build_part(
     if not returns_part(group, value):
         return functools.partial(value, **arguments) if arguments else value
     first = [] if GROUPS[group].is_function else [given[key] for key in GROUPS[group].first]
-    return value(*first, **arguments)
+    try:
+        return value(*first, **arguments)
+    except TypeError:
+        _check_call(value, first, arguments, field, name)
+        raise
+
+
+def _check_call(value: Any, first: Sequence[Any], arguments: Mapping[str, Any], field: str, name: str) -> None:
+    """Refuse a callable that needs more than its keys."""
+    try:
+        inspect.signature(value).bind(*first, **arguments)
+    except TypeError as error:
+        raise ConfigError(f"`{field}` must name a part that its keys are enough for ({error}); got {name!r}") from None
 
 
 def _settings(keys: Mapping[str, Key], section: PartSection, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.declared_fields import DeclaredFields
 from fedprox.core.trees import Tree, difference
 from fedprox.methods.device_view import DeviceView, Mu, Reply, Solution
 from fedprox.methods.elementwise_hooks import elementwise
@@ -40,7 +41,7 @@ class Received(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(DeclaredFields):
     """A federated method. This one averages; others override what they do differently.
 
     A method of your own is a dataclass that inherits from this one; the fields that it adds are its keys in `[method]`,

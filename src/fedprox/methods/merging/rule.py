@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.config import PrivacyConfig
+from fedprox.core.declared_fields import DeclaredFields
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree, scale, total
 from fedprox.methods.method import Method, Received
@@ -29,7 +30,7 @@ __all__ = ["MergeRule", "check_merging", "mean", "merge_received"]
 
 
 @dataclass(frozen=True)
-class MergeRule:
+class MergeRule(DeclaredFields):
     """How replies become one value. This one is the weighted mean; others override `merge`.
 
     The fields that a rule adds are its keys in `[merge]`.
