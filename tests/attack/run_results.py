@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["digests", "run_results"]
 
-TIMES = ("seconds", "solve_seconds", "measure_seconds", "speed")
+TIMES = ("seconds", "solve_seconds", "measure_seconds", "speed", "waited")
 
 
 def digests(out: Path, *patterns: str) -> dict[str, str]:

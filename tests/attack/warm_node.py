@@ -21,10 +21,12 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.config import get_fused_config_from_fab
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
 _POLL = 0.2  # seconds
+_NO_RUN = (Exception, RunNotRunningException)  # the latter, a BaseException, where the run has ended meanwhile
 
 
 def main() -> None:
@@ -55,18 +57,17 @@ def _serve(
     while True:
         try:
             message = _receive(receive, pull_object, confirm)
-        except Exception as error:  # its run has ended meanwhile
+            if message is not None and (run := message.metadata.run_id) not in contexts:
+                about = get_run(run)
+                settings = get_fused_config_from_fab(get_fab(about.fab_hash, run).content, about)
+                contexts[run] = Context(run, node, numbers, RecordDict(), settings, about.series_id)
+                TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, node, 1
+        except _NO_RUN as error:
             sys.stderr.write(f"the message could not be read: {type(error).__name__}: {error}\n")
             continue
         if message is None:
             time.sleep(_POLL)
             continue
-        run = message.metadata.run_id
-        if run not in contexts:
-            about = get_run(run)
-            settings = get_fused_config_from_fab(get_fab(about.fab_hash, run).content, about)
-            contexts[run] = Context(run, node, numbers, RecordDict(), settings, about.series_id)
-            TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, node, 1
         _reply(app, message, contexts[run], send, partial(push_object, run))
 
 
@@ -93,7 +94,7 @@ def _reply(app: Any, message: Message, context: Context, send: Any, push_object:
         tree, objects = get_object_tree(answer), get_all_nested_objects(answer)
         wanted, session = send(answer, tree, time.monotonic() - started)
         push_objects(objects, partial(push_object, session), object_ids_to_push=wanted)
-    except Exception as error:
+    except _NO_RUN as error:
         sys.stderr.write(f"the reply could not be sent: {type(error).__name__}: {error}\n")
 
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import flwr
-import jax
 import numpy as np
 from flwr.app import MessageType
 from numpy.typing import NDArray
@@ -25,13 +24,14 @@ from fedprox import __version__
 from fedprox.config import Config
 from fedprox.core.trees import Tree, difference, flatten_names, overlay_names, quiet, scale, squared_distance
 from fedprox.deploy.message_exchange import NodeAnswer, Post
-from fedprox.deploy.messages import Gradient, Instruction, Model, Named, PersonalVersion, Work, attempt
+from fedprox.deploy.messages import Instruction, Model, Named, PersonalVersion, Work
 from fedprox.deploy.norm_limits import NormLimits
 from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.release_count import Releases
+from fedprox.deploy.remote_gradients import RemoteGradients
 from fedprox.deploy.remote_work import Question, RemoteWork
 from fedprox.deploy.reply_additions import Contribution, measure_additions
-from fedprox.deploy.reply_checks import Expected, distance, wrong_arrays
+from fedprox.deploy.reply_checks import Expected, distance
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.round_replies import Collected
 from fedprox.deploy.work_times import WorkTimes
@@ -78,7 +78,7 @@ class FlowerEngine(Engine):
         self._roster, self._post, self._releases = roster, post, releases
         self._mechanism = build_mechanism(config)
         self._roles, self._personal = roles or ParameterRoles(), personal
-        self._gradients = _Gradients(self._roles)
+        self._gradients = RemoteGradients(self._roles)
         self._rate = build_schedule(config.solver, config.rounds)
         # With noise, which replies are merged must not depend on the updates of others; clipping bounds them instead.
         self._limits = NormLimits(0.0 if self._mechanism else config.deploy.max_norm)
@@ -125,7 +125,7 @@ class FlowerEngine(Engine):
             _LOG.warning("round %d has %d usable replies and is repeated", broadcast.round, len(collected.work))
             rule = f"round {broadcast.round} must have {deploy.min_replies} usable replies (`deploy.min_replies`)"
             return replace(outcome, shortfall=rule)
-        self._limits.take_note(norms)
+        self._limits.take_note(self._with_gradients(norms))
         averaged, summed = self._merge(request, outcome, collected.work, replies)
         return replace(outcome, averaged=averaged, summed=summed)
 
@@ -170,7 +170,12 @@ class FlowerEngine(Engine):
         while at_work:
             questions: dict[int, Question] = {}
             for device, remote in at_work.items():
-                step = remote.advance(self._method, broadcast, self._rate(broadcast.round))
+                try:
+                    step = remote.advance(self._method, broadcast, self._rate(broadcast.round))
+                except ArithmeticError as error:  # a power of what the device claims may be beyond all numbers
+                    collected.refuse(device, reason := f"the method cannot compute with it: {error}")
+                    self._count_refused(broadcast.round, {device: reason})
+                    continue
                 if isinstance(step, Question):
                     questions[device] = step
                 else:
@@ -204,6 +209,9 @@ class FlowerEngine(Engine):
             if task is not None and shares.kept[position]
         ]
         norms = {task.device: {"update": distance(collected.work[task.device].params, anchor)} for task in merged}
+        for device, own in norms.items():
+            if replies[device].remote.gave_loss:
+                own["loss"] = abs(collected.work[device].loss)
         if self._method.sends_model_only or self._mechanism is not None or request.merge is None:
             return norms
         contributions = []
@@ -215,6 +223,12 @@ class FlowerEngine(Engine):
         for task, added in zip(merged, measure_additions(contributions, request.merge), strict=True):
             norms[task.device] |= added
         return norms
+
+    def _with_gradients(self, norms: Mapping[int, Mapping[str, float]]) -> dict[int, dict[str, float]]:
+        """Return the norms of a round with those of the gradients it began with."""
+        gradients = self._gradients.norms if self._method.needs_gradients else {}
+        devices = sorted({*norms, *gradients})
+        return {device: {**norms.get(device, {}), **gradients.get(device, {})} for device in devices}
 
     def _start(self, task: Task, broadcast: Broadcast) -> RemoteWork:
         state = self._method.start_device(broadcast.params) if task.state is None else task.state
@@ -377,17 +391,21 @@ class FlowerEngine(Engine):
     def _ask_for_gradients(self, devices: Sequence[int], params: Tree | None) -> None:
         """Ask devices for their gradient at `params`; None: at the model that others were asked about."""
         if params is not None:
-            self._gradients = _Gradients(self._roles, params)
+            self._gradients = RemoteGradients(self._roles, params)
         gradients = self._gradients
         if not devices:
             return
         question = Model(gradients.sent).to_records()
+        refused: dict[int, str] = {}
         for device, answer in self._ask(dict.fromkeys(devices, question), GRADIENT, self._times.longest()).items():
-            problem = answer.problem
-            if answer.records is not None:
-                problem = gradients.take(device, answer.records)
-            if problem:
-                gradients.problems[device] = f"no gradient: {problem}"
+            if answer.records is None:
+                gradients.problems[device] = f"no gradient: {answer.problem}"
+            elif reason := gradients.take(device, answer.records):
+                refused[device] = reason
+        refused |= gradients.refuse_excess(self._limits)
+        self._refused += len(refused)
+        for device, reason in refused.items():
+            _LOG.warning("the gradient of device %d is refused: %s", device, reason)
 
 
 class _Answered(NamedTuple):
@@ -395,26 +413,3 @@ class _Answered(NamedTuple):
 
     remote: RemoteWork
     reply: Reply
-
-
-class _Gradients:
-    """The gradients of devices at one model."""
-
-    def __init__(self, roles: ParameterRoles, at: Tree = None) -> None:
-        self.at, self.sent = at, flatten_names(roles.exchanged(at))
-        self.found: dict[int, Tree] = {}
-        self.problems: dict[int, str] = {}
-
-    @property
-    def asked(self) -> set[int]:
-        return {*self.found, *self.problems}
-
-    def take(self, device: int, records: Any) -> str | None:
-        """Keep a gradient, or return why it cannot be used."""
-        sent, reason = attempt(lambda: Gradient.from_records(records, self.sent))
-        if sent is not None:
-            reason = wrong_arrays(sent.params, self.sent)
-        if sent is None or reason is not None:
-            return f"refused: {reason}"
-        self.found[device] = overlay_names(jax.tree.map(np.zeros_like, self.at), sent.params)
-        return None

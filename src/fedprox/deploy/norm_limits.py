@@ -2,11 +2,15 @@
 
     limit = 50 median of the norms of the last five rounds and of this one
 
+for updates, for what is added to the model and to memories, and for gradients at w^t (FedDANE). Losses, where a method
+makes use of those that devices report, have a limit of 10^4 medians, but not below 100: where most devices have fitted
+their samples, the loss of another may honestly be thousands of times theirs.
+
 A norm grows and shrinks with the learning rate, the model and the budget, so that no number is right for all runs; but
 in one run the norms of honest devices are near each other. On Synthetic(1,1) and its IID variant with 90 % stragglers
-the longest update was 14.4 times the median, and the largest addition to a memory (SCAFFOLD's c_k) 21.3 times. Fewer
-than three norms set no limit, but each must be finite. As long as less than half of the replies are false, the median
-is between honest norms.
+the longest update was 14.4 times the median, the largest addition to a memory (SCAFFOLD's c_k) 21.3 times, and the
+largest gradient 16.9 times. Fewer than three norms set no limit, but each must be finite. As long as less than half of
+the replies are false, the median is between honest norms.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import Any
 __all__ = ["NormLimits"]
 
 _TIMES = 50
+_LOSS_TIMES, _SMALL_LOSS = 10_000, 100.0
 _ROUNDS = 5
 _FEWEST = 3
 _WHAT = {
@@ -27,6 +32,8 @@ _WHAT = {
     "model": "what it adds to the model",
     "server": "what it adds to the server's memory",
     "device": "what it adds to the device's memory",
+    "gradient": "||grad F_k(w^t)||",
+    "loss": "the loss F_k(w^t)",
 }
 
 Norms = Mapping[int, Mapping[str, float]]
@@ -86,5 +93,6 @@ class NormLimits:
         now = [own[kind] for own in norms.values() if kind in own]
         known = now + [own[kind] for replies in self._recent for own in replies if kind in own]
         middle = median(known) if len(known) >= _FEWEST else 0.0
-        limit = _TIMES * middle if 0 < middle < math.inf else math.inf
-        return limit, f", {_TIMES} times the median of the last rounds"
+        times, least = (_LOSS_TIMES, _SMALL_LOSS) if kind == "loss" else (_TIMES, 0.0)
+        limit = max(times * middle, least) if 0 < middle < math.inf else math.inf
+        return limit, f", {times} times the median of the last rounds" if limit > least else ""

@@ -44,6 +44,7 @@ class RemoteWork:
     gradient: Tree
     solver: Solver
     answers: list[tuple[Tree, Work]] = field(default_factory=list)
+    gave_loss: bool = False  # whether the method has asked for F_k(w^t)
 
     def advance(self, method: Method, broadcast: Broadcast, learning_rate: float) -> Question | Reply:
         """Return the next question to the device, or the reply where there is none left."""
@@ -77,6 +78,7 @@ class RemoteWork:
 
     def _loss(self) -> float:
         """Return F_k(w^t), which comes with every answer."""
+        self.gave_loss = True
         return self.answers[0][1].loss if self.answers else math.nan
 
     def work(self) -> Work:

@@ -11,6 +11,10 @@ a device that did all its steps and stayed where it began,
 
 where w and s are the model and the server's memory after the merge. For methods that average models, model_k is
 ||w_k - w^t||. It is the same for every method, rule and own part, since nothing of them is asked but to merge.
+
+Where the merge of all replies is not finite, these distances say nothing of a single one. Then the reply without which
+it would be finite adds infinitely much, or, where there is no such one, the reply that is furthest from r_k^0; of the
+others only device_k is measured, until that reply has been refused.
 """
 
 from __future__ import annotations
@@ -60,20 +64,30 @@ def measure_additions(
     [1.0, 3.0]
     """
     everything = [one.received for one in contributions]
+    without = [
+        merge([*everything[:place], *one.replaced, *everything[place + 1 :]]) for place, one in enumerate(contributions)
+    ]
     model, server = merge(everything)
-    found = []
-    for place, one in enumerate(contributions):
-        others = [*everything[:place], *one.replaced, *everything[place + 1 :]]
-        model_without, server_without = merge(others)
+    found = [{"device": _distance(one.state, one.still.state)} for one in contributions]
+    if contributions and not is_finite((model, server)):
+        found[_find_culprit(contributions, without)]["model"] = math.inf
+        return found
+    for one, added, (model_without, server_without) in zip(contributions, found, without, strict=True):
         weight = max(one.received.weight, np.finfo(float).tiny)
-        found.append(
-            {
-                "model": _distance(model, model_without) / weight,
-                "server": _distance(server, server_without) / weight,
-                "device": _distance(one.state, one.still.state),
-            }
-        )
+        added["model"] = _distance(model, model_without) / weight
+        added["server"] = _distance(server, server_without) / weight
     return found
+
+
+def _find_culprit(contributions: Sequence[Contribution], without: Sequence[tuple[Tree, Tree]]) -> int:
+    """Return the place of the reply that makes a merge infinite: the furthest, of those whose absence would help."""
+
+    def blame(place: int) -> tuple[bool, float]:
+        one = contributions[place]
+        reply, still = one.received.reply, one.still
+        return is_finite(without[place]), _distance((reply.averaged, reply.summed), (still.averaged, still.summed))
+
+    return max(range(len(contributions)), key=blame)
 
 
 def _distance(first: Tree, second: Tree) -> float:
