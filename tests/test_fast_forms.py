@@ -94,6 +94,45 @@ def test_few_outputs_are_computed_for_many_pixels_at_once(size, window, channels
     np.testing.assert_allclose(in_fast_forms(plain)(x, weights), plain(x, weights), rtol=1e-4, atol=1e-4)
 
 
+HCWN = ("HCWN", "HWIO", "HCWN")
+
+
+@pytest.mark.parametrize(
+    ("size", "window", "channels", "padding"),
+    [
+        ((8, 9), (5, 5), (3, 6), "VALID"),
+        ((6, 5), (3, 2), (1, 9), "SAME"),
+        ((4, 4), (3, 3), (2, 3), ((3, 2), (2, 4))),  # more zeros than the window is wide
+        ((7, 6), (1, 1), (2, 3), "VALID"),
+    ],
+)
+def test_images_with_the_examples_last_are_convolved_by_products(size, window, channels, padding):
+    options = {"window_strides": (1, 1), "padding": padding, "dimension_numbers": HCWN}
+    x, weights = image(size[0], channels[0], size[1], 17), image(*window, *channels, seed=1)
+
+    def program(x, weights):
+        out = lax.conv_general_dilated(x, weights, **options)
+        return out, *jax.grad(lambda x, weights: squares(x, weights, **options), argnums=(0, 1))(x, weights)
+
+    names = {each.primitive.name for each in operations(jax.make_jaxpr(in_fast_forms(program))(x, weights).jaxpr)}
+    assert "conv_general_dilated" not in names
+    assert "dot_general" in names
+    for ours, plain in zip(in_fast_forms(program)(x, weights), program(x, weights), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-4 * float(jnp.abs(plain).max()))
+
+
+def test_a_few_examples_last_or_moves_by_two_pixels_are_brought_into_the_library_s_order():
+    few, many, weights = image(8, 3, 8, 15), image(8, 3, 8, 16), image(3, 3, 3, 6, seed=1)
+    for x, stride in ((few, 1), (many, 2)):
+
+        def gradient(x, weights, stride=stride):
+            options = {"window_strides": (stride, stride), "padding": "SAME", "dimension_numbers": HCWN}
+            return jax.grad(lambda weights: squares(x, weights, **options))(weights)
+
+        assert is_fast(in_fast_forms(gradient), x, weights)
+        np.testing.assert_allclose(in_fast_forms(gradient)(x, weights), gradient(x, weights), rtol=1e-4, atol=1e-3)
+
+
 def test_within_loops_branches_calls_and_rules():
     options = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": NHWC}
     x = image(2, 5, 5, 3)

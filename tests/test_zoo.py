@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from fedprox import models
+from fedprox import Population, models, train
+from fedprox.core.compilation import compiled
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.core.trees import flatten_names
 from fedprox.models.model import evaluate_and_differentiate
@@ -106,32 +107,34 @@ def char_transformer(w, x):
 
 
 CASES = {
-    "lenet": ((32, 32, 3), lenet),
-    "lenet on odd sides": ((19, 17, 1), lenet),
-    "mcmahan_cnn": ((10, 9, 2), mcmahan_cnn),
-    "resnet8": ((12, 12, 3), resnet(1)),
-    "resnet20": ((9, 8, 3), resnet(3)),
-    "char_transformer": ((12,), char_transformer),
+    "lenet": ((32, 32, 3), lenet, 4),
+    "lenet in vectors of examples": ((32, 32, 3), lenet, 64),
+    "lenet on odd sides": ((19, 17, 1), lenet, 4),
+    "lenet on odd sides in vectors of examples": ((19, 17, 1), lenet, 21),
+    "mcmahan_cnn": ((10, 9, 2), mcmahan_cnn, 4),
+    "resnet8": ((12, 12, 3), resnet(1), 4),
+    "resnet20": ((9, 8, 3), resnet(3), 4),
+    "char_transformer": ((12,), char_transformer, 4),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_scores_and_gradients_are_those_of_pytorch(case):
-    shape, other = CASES[case]
-    name, classes, rows = case.split()[0], 7, 4
+    shape, other, rows = CASES[case]
+    name, classes = case.split()[0], 7
     random = np.random.default_rng(0)
     x = random.normal(size=(rows, *shape)).astype(np.float32)
     if name == "char_transformer":
         x = random.integers(0, classes, (rows, *shape)).astype(np.int32)
     y = random.integers(0, classes, rows).astype(np.int32)
-    weights = np.array([0.4, 0.1, 0.3, 0.2], np.float32)
+    weights = random.dirichlet(np.ones(rows)).astype(np.float32)
     model = models.build(name, shape, classes)
     params = perturbed(jax.jit(model.init)(jax.random.key(0)))
     w = tensors(params)
     z = other(w, torch.tensor(x))
     losses = functional.cross_entropy(z, torch.tensor(y).long(), reduction="none")
     (torch.tensor(weights) * losses).sum().backward()
-    ours, labels, gradient = jax.jit(
+    ours, labels, gradient = compiled(
         lambda params: (
             model.loss(params, x, y),
             model.predict(params, x),
@@ -206,3 +209,18 @@ def test_one_pass_gives_what_loss_prediction_and_gradient_give(weights):
     np.testing.assert_allclose(losses, model.loss(params, x, y), rtol=1e-6)
     np.testing.assert_array_equal(labels, model.predict(params, x))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), gradient, apart[2])
+
+
+def test_vectors_of_examples_give_the_same_bits_for_any_number_of_workers():
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(100, 16, 16)).astype(np.float32), np.arange(100) % 3
+    population = Population.from_arrays(x, y, np.arange(100) // 40)
+    config = {
+        "rounds": 1,
+        "model": {"name": "lenet"},
+        "solver": {"batch_size": 16, "epochs": 1},
+        "devices": {"per_round": 3},
+    }
+    one, two = (train({**config, "engine": {"workers": count}}, population=population) for count in (1, 2))
+    jax.tree.map(np.testing.assert_array_equal, one.params, two.params)
+    assert one.history[-1]["train_loss"] == two.history[-1]["train_loss"]

@@ -26,6 +26,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from fedprox.core import lane_convolutions
+
 __all__ = ["in_fast_forms"]
 
 
@@ -104,6 +106,8 @@ def _with_fast_forms(value: Any) -> Any:
 def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
     """Return how to compute an operation that XLA computes slowly, or None."""
     params, name = equation.params, equation.primitive.name
+    if name == "conv_general_dilated" and (form := _lane_form(equation)) is not None:
+        return form
     if name == "conv_general_dilated" and (
         tuple(params["dimension_numbers"]) != _axes(equation.invars[0].aval.ndim)
         or _tile(equation.invars[0].aval.shape, equation.invars[1].aval.shape, params) is not None
@@ -118,6 +122,34 @@ def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
     ):
         return _max_pooling_derivative
     return None
+
+
+def _lane_form(equation: Any) -> Callable[..., jax.Array] | None:
+    """Return how to compute a convolution of images in the order height, channels, width, examples, or None."""
+    params, (left, right) = equation.params, (each.aval for each in equation.invars)
+    images, weights, outputs = map(tuple, params["dimension_numbers"])
+    if not _is_single(params) or left.dtype != right.dtype or left.dtype != equation.outvars[0].aval.dtype:
+        return None
+    if images == outputs == _LAST and left.shape[-1] >= _FILLED and _window(right.shape, params) < _WINDOW:
+        return _examples_last
+    if images == weights == (1, 3, 0, 2) and left.shape[-1] >= _FILLED:
+        return _weights_of_examples_last
+    return None
+
+
+def _examples_last(left: jax.Array, right: jax.Array, *, dimension_numbers: Any, padding: Any, **_: Any) -> jax.Array:
+    outputs, inputs, *window = dimension_numbers[1]
+    weights = lax.transpose(right, [*window, inputs, outputs])
+    is_larger = sum(map(sum, padding)) > sum(weights.shape[:2]) - 2  # than the image
+    return (lane_convolutions.spread if is_larger else lane_convolutions.convolve)(left, weights, padding)
+
+
+def _weights_of_examples_last(
+    left: jax.Array, right: jax.Array, *, dimension_numbers: Any, padding: Any, **_: Any
+) -> jax.Array:
+    out = lane_convolutions.derivative_by_weights(left, right, padding)
+    inputs, outputs, *window = dimension_numbers[2]
+    return lax.transpose(out, [(*window, inputs, outputs).index(axis) for axis in range(out.ndim)])
 
 
 def _axes(dimensions: int) -> tuple[tuple[int, ...], ...]:
@@ -191,13 +223,21 @@ def _is_deep(right: tuple[int, ...], params: Any) -> bool:
 
 def _is_plain(right: tuple[int, ...], params: Any) -> bool:
     """Return whether a convolution of images has a small window that moves by single pixels."""
-    _, _, *window = params["dimension_numbers"][1]
+    return _is_single(params) and _window(right, params) < _WINDOW
+
+
+def _is_single(params: Any) -> bool:
+    """Return whether a convolution of images moves by single pixels and is not divided into groups."""
     return (
-        len(window) == 2
+        len(params["window_strides"]) == 2
         and params["feature_group_count"] == params["batch_group_count"] == 1
         and all(step == 1 for name in _STEPS for step in params[name])
-        and math.prod(right[axis] for axis in window) < _WINDOW
     )
+
+
+def _window(right: tuple[int, ...], params: Any) -> int:
+    _, _, *window = params["dimension_numbers"][1]
+    return math.prod(right[axis] for axis in window)
 
 
 def _examples_side_by_side(convolve: Any, left: jax.Array, right: jax.Array, params: Any) -> jax.Array:
@@ -252,6 +292,7 @@ _OUTPUTS, _FEW = 32, 8
 _EXAMPLES, _WINDOW, _IMAGE = 8, 100, 50
 _MANY = 512  # multiplications for one output
 _WORTH, _WORTH_FIRST = 0.62, 0.7  # of the work of single pixels, that a tile may take
+_LAST, _FILLED = (3, 1, 0, 2), 16  # the axes of examples, channels and space; examples that fill vector registers
 _STEPS = ("window_strides", "lhs_dilation", "rhs_dilation")
 
 

@@ -12,7 +12,14 @@ from functools import lru_cache
 import jax
 
 from fedprox.core.trees import Tree
-from fedprox.models.layers import apply_dense, convolve_and_pool, image_shape, init_convolution, init_dense
+from fedprox.models.layers import (
+    apply_dense,
+    convolve_and_pool,
+    convolve_and_pool_last,
+    image_shape,
+    init_convolution,
+    init_dense,
+)
 from fedprox.models.model import Model, classifier
 
 __all__ = ["lenet"]
@@ -40,15 +47,24 @@ def lenet(shape: tuple[int, ...], classes: int) -> Model:
         }
 
     def scores(params: Tree, x: jax.Array) -> jax.Array:
-        image = x.reshape(len(x), height, width, depth)
-        for layer in ("conv1", "conv2"):
-            image = convolve_and_pool(params[layer], image, "VALID")
-        inner = image.reshape(len(x), -1)
+        inner = convolved(params, x.reshape(len(x), height, width, depth)).reshape(len(x), -1)
         for layer in ("dense1", "dense2"):
             inner = jax.nn.relu(apply_dense(params[layer], inner))
         return apply_dense(params["output"], inner)
 
     return classifier("lenet", init, scores)
+
+
+def convolved(params: Tree, image: jax.Array) -> jax.Array:
+    """Return the images after both convolutions and poolings; those of a large batch as vectors of examples."""
+    if len(image) < 16:
+        for layer in ("conv1", "conv2"):
+            image = convolve_and_pool(params[layer], image, "VALID")
+        return image
+    image = image.transpose(1, 3, 2, 0)
+    for layer in ("conv1", "conv2"):
+        image = convolve_and_pool_last(params[layer], image, "VALID")
+    return image.transpose(3, 0, 2, 1)
 
 
 def _after(side: int) -> int:
