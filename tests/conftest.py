@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+import forked
 from fedprox.cli import main
 from fedprox.config import part_search
 from fedprox.population import Population
@@ -26,6 +27,8 @@ from processor_time import function_name, read_seconds
 
 # A shell starts what runs in its background deaf to interrupts, and children inherit that; tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+forked.install()
 
 
 # Files whose tests start clusters, federations or many processes, or run the documentation from end to end.
@@ -144,6 +147,12 @@ def in_process(capfd, monkeypatch):
         return subprocess.CompletedProcess(arguments, code, out, error)
 
     return run
+
+
+@pytest.fixture
+def started_anew(monkeypatch):
+    """Let processes of fedprox be started by exec, with all that happens before `main`, and not forked."""
+    monkeypatch.setattr(subprocess, "Popen", forked.PLAIN)
 
 
 @pytest.fixture

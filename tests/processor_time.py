@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+import forked
+
 FILE = Path(__file__).with_name("processor_seconds.json")
 LEAST = 0.3
 
@@ -30,6 +32,10 @@ def function_name(item: pytest.Item) -> str:
     return f"{item.path.name}::{item.name.partition('[')[0]}"
 
 
+def _processor_seconds() -> float:
+    return sum(os.times()[:4]) + forked.processor_seconds()
+
+
 class Stopwatch:
     """Adds up the processor time of this process, and of processes that have ended, by test function."""
 
@@ -38,9 +44,9 @@ class Stopwatch:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        before = sum(os.times()[:4])
+        before = _processor_seconds()
         done = yield
-        self.seconds[function_name(item)] += sum(os.times()[:4]) - before
+        self.seconds[function_name(item)] += _processor_seconds() - before
         return done
 
     def pytest_sessionfinish(self) -> None:

@@ -17,6 +17,7 @@ def fedprox(*arguments, cwd, **options):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False, **options)
 
 
+@pytest.mark.usefixtures("started_anew")
 def test_run_writes_a_folder_and_says_what_came_of_it(tmp_path):
     done = fedprox("run", "synthetic-1-1", *SMALL, "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -50,6 +50,7 @@ def test_only_input_that_is_to_blame_for_every_failure_is_called_bad_input(tmp_p
         collect([Ended(one, error="its process ended unexpectedly (exit code -9)")])
 
 
+@pytest.mark.usefixtures("started_anew")
 def test_a_process_that_is_killed_costs_its_job_alone(tmp_path):
     jobs = build_jobs(tmp_path, {"rounds": 100000}, {})
 
@@ -68,6 +69,7 @@ def test_a_process_that_is_killed_costs_its_job_alone(tmp_path):
     assert ended[1].summary["ended"] == "finished"
 
 
+@pytest.mark.usefixtures("started_anew")
 def test_an_interrupt_stops_the_jobs_and_leaves_no_process_behind(tmp_path):
     def interrupt(event):
         if event.round == 2:
