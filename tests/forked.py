@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-PLAIN = subprocess.Popen
+PLAIN: Any = subprocess.Popen
 IMPORTED = (
     "fedprox.cli.app",
     "fedprox.experiments.compare",
@@ -56,10 +56,10 @@ def install() -> None:
     """Let `subprocess` of this process fork processes of fedprox."""
     names = set(inspect.signature(PLAIN._execute_child).parameters)
     if sys.platform == "linux" and {"args", "cwd", "env", *_PIPES} <= names:
-        subprocess.Popen = Popen  # type: ignore[misc]
+        subprocess.Popen = Popen
 
 
-class Popen(PLAIN):  # type: ignore[type-arg]
+class Popen(PLAIN):
     """A process, forked from the template where it can be."""
 
     _end: socket.socket | None = None
@@ -92,7 +92,7 @@ class Popen(PLAIN):  # type: ignore[type-arg]
     def _try_wait(self, flags: int) -> tuple[int, int]:
         """As `os.waitpid`: the watcher is told by the system, and tells us."""
         if self._end is None:
-            return super()._try_wait(flags)  # type: ignore[no-any-return]
+            return super()._try_wait(flags)
         if not select.select([self._end], [], [], 0 if flags & os.WNOHANG else None)[0]:
             return 0, 0
         with self._end:
@@ -101,7 +101,7 @@ class Popen(PLAIN):  # type: ignore[type-arg]
     def _internal_poll(self, _deadstate: int | None = None, **internals: Any) -> int | None:
         if self._end is not None:
             internals["_waitpid"] = lambda pid, flags: self._try_wait(flags)
-        return super()._internal_poll(_deadstate, **internals)  # type: ignore[no-any-return]
+        return super()._internal_poll(_deadstate, **internals)
 
 
 def _module(asked: Mapping[str, Any]) -> str | None:
@@ -135,7 +135,7 @@ def _template() -> str:
                 command = [sys.executable, "-P", __file__, str(number)]
                 process = PLAIN(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[number])
             atexit.register(process.wait)
-            atexit.register(process.stdin.close)  # type: ignore[union-attr]
+            atexit.register(process.stdin.close)
             _template_ids.append(process.pid)
             _environment.update(os.environ)
             os.environ[_ADDRESS] = address
@@ -200,7 +200,7 @@ def _watch(connection: socket.socket, listener: socket.socket) -> str:
         connection.sendall(_NUMBER.pack(os.getpid()))
         for shared in (connection, listener):
             shared.close()
-        return request["module"]  # type: ignore[no-any-return]
+        return request["module"]
     for stream in streams:
         os.close(stream)
     with contextlib.suppress(BrokenPipeError):  # the process that asked may be gone

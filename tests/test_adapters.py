@@ -421,10 +421,14 @@ def plain_linen(module: Any, params: Any, batches: Any, rate: float, **told: Any
         outputs, fresh = module.apply(variables, x, **told, mutable=["batch_stats"])
         return optax.softmax_cross_entropy_with_integer_labels(outputs, y).mean(), fresh["batch_stats"]
 
+    @jax.jit
+    def step(trained: Any, statistics: Any, x: Any, y: Any) -> Any:
+        gradient, statistics = jax.grad(mean_loss, has_aux=True)(trained, statistics, x, y)
+        return jax.tree.map(lambda w, g: w - rate * g, trained, gradient), statistics
+
     trained, statistics = params["params"], params["batch_stats"]
     for x, y in batches:
-        gradient, statistics = jax.grad(mean_loss, has_aux=True)(trained, statistics, x, y)
-        trained = jax.tree.map(lambda w, g: w - rate * g, trained, gradient)
+        trained, statistics = step(trained, statistics, x, y)
     return {"params": trained, "batch_stats": statistics}
 
 
@@ -435,10 +439,14 @@ def plain_nnx(module: Any, batches: Any, rate: float) -> Any:
     def mean_loss(module: Any, x: Any, y: Any) -> Any:
         return optax.softmax_cross_entropy_with_integer_labels(module(x), y).mean()
 
-    for x, y in batches:
+    @nnx.jit
+    def step(module: Any, x: Any, y: Any) -> None:
         gradient = nnx.grad(mean_loss)(module, x, y)
         trained = nnx.state(module, nnx.Param)
         nnx.update(module, jax.tree.map(lambda w, g: w - rate * g, trained, gradient))
+
+    for x, y in batches:
+        step(module, x, y)
     return nnx.to_pure_dict(nnx.state(module, (nnx.Param, nnx.BatchStat)))
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def is_forked(process):
 
 def both_ways(arguments, **options):
     """Run a command forked and anew."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     for kind in (subprocess.Popen, forked.PLAIN):
         process = kind([*COMMAND, *arguments], **pipes, **options)
         assert is_forked(process) == (kind is not forked.PLAIN)
