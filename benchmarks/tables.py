@@ -32,11 +32,11 @@ def line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def write_table(page: Path, text: str) -> None:
+def write_table(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Put the text between the marks of a page."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def machine() -> str:

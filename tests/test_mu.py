@@ -80,29 +80,51 @@ def test_auto_starts_at_a_hundred_steps():
 
 
 def test_auto_by_hand():
-    """Up e^0.5; then, with one turn, the step is 0.5 / (1 + 1/7) = 0.4375, times 1/3 + 2 * 0.2 = 11/15."""
+    """Up e^0.5; then, with one turn, the step is 0.5 / (1 + 1/7) = 0.4375, times 1/4 + 4 * 0.2."""
     rule = AutoMu.start(LEARNING_RATE).after(Signals(2.0)).after(Signals(2.5, **updates(0.9)))
     assert rule.mu == pytest.approx(math.exp(0.5))
     rule = rule.after(Signals(2.4, **updates(0.2)))
-    assert rule.mu == pytest.approx(math.exp(0.5 - 0.4375 * 11 / 15))
+    assert rule.mu == pytest.approx(math.exp(0.5 - 0.4375 * 1.05))
     assert rule.turns == 1
 
 
-def test_auto_without_turns_keeps_its_balance_at_one_rise_in_four():
-    rule = AutoMu(1.0, LEARNING_RATE, previous=1.0)
-    up = math.log(rule.after(Signals(2.0)).mu)
-    down = math.log(rule.after(Signals(0.5)).mu)
-    assert 0.25 * up + 0.75 * down == pytest.approx(0.0)
+def test_auto_keeps_its_balance_at_one_rise_in_five_where_the_draw_of_devices_rules():
+    rule = AutoMu(1.0, LEARNING_RATE, previous=1.0, dissimilarity=1e9)
+    up = math.log(rule.after(Signals(2.0, **updates(0.0))).mu)
+    down = math.log(rule.after(Signals(0.5, **updates(0.0))).mu)
+    assert 0.2 * up + 0.8 * down == pytest.approx(0.0)
 
 
-def test_disagreement_does_not_slow_the_fall():
+def test_disagreement_does_not_slow_the_fall_where_the_draw_of_devices_hides_it():
     falls = [seen(AutoMu.start(LEARNING_RATE), [2.0, 1.9], **updates(q))[-1] for q in (-0.5, 0.0)]
     assert falls[0] == falls[1]
 
 
+def test_auto_starts_lower_where_gradients_agree():
+    assert AutoMu.start(LEARNING_RATE).after(Signals(2.0, dissimilarity=2.0)).mu == pytest.approx(0.75)
+    assert AutoMu.start(LEARNING_RATE).after(Signals(2.0, dissimilarity=math.inf)).mu == 1.0
+    assert AutoMu.start(LEARNING_RATE).after(Signals(2.0, dissimilarity=1.0)).mu == pytest.approx(1e-3)
+
+
+def test_with_all_devices_mu_rises_where_updates_cancel_more_than_gradients():
+    """B = 2 and r = 0.1: c = 0.4, so log mu rises by 0.5 * 0.6^2; with r = 1/4 = 1 / B^2 nothing is lost."""
+    rule = AutoMu(1.0, LEARNING_RATE, previous=1.0, dissimilarity=2.0)
+    round = {"weights": (0.5, 0.5), "drift2": (1.0, 1.0), "coverage": 1.0, "dissimilarity": 2.0}
+    assert rule.after(Signals(0.9, **round, mean_drift2=0.1)).mu == pytest.approx(math.exp(0.18))
+    assert rule.after(Signals(0.9, **round, mean_drift2=0.25)).mu == pytest.approx(1.0)
+
+
+def test_the_noise_of_the_draw_by_hand():
+    """Two of many equal devices: v = 1/2, B^2 = 1.5: n = 0.25 / 1.25 = 0.2; r = 1/2, so q = 0 and c = 0."""
+    rule = AutoMu(1.0, LEARNING_RATE, previous=1.0, dissimilarity=math.sqrt(1.5))
+    changed = rule.after(Signals(0.9, **updates(0.0), dissimilarity=1.2))
+    assert math.log(changed.mu) == pytest.approx(0.5 * (0.6 * 1.0 - 0.2 / 4))
+    assert changed.dissimilarity == 1.2
+
+
 def test_auto_falls_fast_on_devices_that_agree_and_stays_above_its_floor():
     mus = seen(AutoMu.start(LEARNING_RATE), range(100, 0, -1), **updates(0.8))
-    assert mus[7] < 1e-2
+    assert mus[4] < 1e-2
     assert mus[-1] == pytest.approx(1e-5 / LEARNING_RATE)
 
 
@@ -120,15 +142,18 @@ def test_auto_steps_shrink_with_turns():
 
 
 losses = st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True), max_size=60)
-rounds = st.tuples(st.floats(0, 1e30), st.floats(0, 1e30), st.floats(0, 1e30), st.floats(0.01, 0.99))
+rounds = st.tuples(
+    st.floats(0, 1e30), st.floats(0, 1e30), st.floats(0, 1e30), st.floats(0.01, 0.99), st.floats(0, 1.001)
+)
+dissimilarities = st.none() | st.just(NAN) | st.floats(min_value=0.99)
 
 
-@given(losses, rounds, st.floats(1e-5, 10.0))
-def test_learning_rate_times_auto_mu_stays_in_its_bounds(losses, round, learning_rate):
-    first, second, mean, weight = round
+@given(losses, rounds, dissimilarities, st.floats(1e-5, 10.0))
+def test_learning_rate_times_auto_mu_stays_in_its_bounds(losses, round, b, learning_rate):
+    first, second, mean, weight, coverage = round
     rule = AutoMu.start(learning_rate)
     for loss in losses:
-        rule = rule.after(Signals(loss, (weight, 1 - weight), (first, second), mean))
+        rule = rule.after(Signals(loss, (weight, 1 - weight), (first, second), mean, coverage, b))
         assert 1e-5 * (1 - 1e-9) <= learning_rate * rule.mu <= 1 + 1e-9
 
 
@@ -256,11 +281,40 @@ def test_a_rule_of_ones_own_sees_how_far_the_devices_went():
         assert signals.mean_drift2 == pytest.approx(moved)
 
 
-def test_auto_warns_of_full_participation():
+def test_auto_holds_mu_with_all_devices_that_differ():
+    settings = {"rounds": 20, "data": {"devices": 12}, "devices": {"per_round": 12}, "engine": {"workers": 1}}
+    result = fedprox.train({**settings, "method": {"mu": "auto"}})
+    assert result.devices[-1]["mu"] > 0.5  # without the rise where updates cancel it sinks from the start
+
+
+def test_the_agreement_of_extrapolated_steps_is_that_of_the_mean():
+    seen = []
+
+    @dataclass(frozen=True)
+    class Watching:
+        mu: float = 1.0
+
+        def after(self, signals):
+            seen.append(signals)
+            return self
+
+        def state(self):
+            return {}
+
+    settings = {"rounds": 3, "method": {"name": "fedexprox"}, "solver": {"epochs": 2}}
+    fedprox.train(settings, mu_controller=Watching())
+    assert all(0 < signals.ratio <= 1 for signals in seen[1:])
+    assert all(0 < signals.coverage < 1 for signals in seen[1:])
+    assert all(signals.dissimilarity > 1 for signals in seen)
+
+
+def test_auto_warns_of_full_participation_without_b():
     settings = {"rounds": 1, "data": {"devices": 3}, "method": {"mu": "auto"}, "solver": {"epochs": 1}}
-    with pytest.warns(UserWarning, match=r"rare when all 3 devices take part .*docs/choosing-mu\.md"):
-        fedprox.train({**settings, "devices": {"per_round": 3}})
+    without = {"measure": {"dissimilarity": False}}
+    with pytest.warns(UserWarning, match=r"all 3 devices in every round needs `measure.dissimilarity` = true"):
+        fedprox.train({**settings, **without, "devices": {"per_round": 3}})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fedprox.train({**settings, "devices": {"per_round": 2}})
-        fedprox.train({**settings, "method": {"mu": 0.1}, "devices": {"per_round": 3}})
+        fedprox.train({**settings, "devices": {"per_round": 3}})
+        fedprox.train({**settings, **without, "devices": {"per_round": 2}})
+        fedprox.train({**settings, **without, "method": {"mu": 0.1}, "devices": {"per_round": 3}})

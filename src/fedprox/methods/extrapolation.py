@@ -53,6 +53,10 @@ class Extrapolated(Method):
         moved2 = squared_distance(mean, params)
         return extrapolate(params, mean, self._chosen_step(moved2, float(averaged["norm2"]))), server
 
+    def averaged_model(self, averaged: Tree | None, merged: Tree) -> Tree:
+        """Return m."""
+        return merged if averaged is None else averaged["model"]
+
     def _chosen_step(self, moved2: float, norm2: float) -> float:
         if self.extrapolation != "auto":
             return self.extrapolation

@@ -192,6 +192,14 @@ class Method(DeclaredFields):
         """Return the new model and the server's new state from the merged replies."""
         return averaged, server
 
+    def averaged_model(self, averaged: Tree | None, merged: Tree) -> Tree:
+        """Return the average of the devices' models, for what learns from how far they agree.
+
+        `averaged` is None where replies were not averaged; `merged` is what `merge` made of it. They differ where the
+        server takes a step of its own.
+        """
+        return merged
+
     def merge_replies(self, server: Tree, params: Tree, replies: Sequence[Received]) -> tuple[Tree, Tree]:
         """Return the new model and the server's new state from all replies; asked where `needs_every_reply`."""
         raise NotImplementedError(f"the method {self.name!r} needs every reply, and so must override `merge_replies`")

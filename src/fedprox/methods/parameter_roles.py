@@ -245,6 +245,11 @@ class _Divided(Method):
         shared, server = self.inner.merge(server, self.shared(params), averaged, summed)
         return _join(params, shared), server
 
+    def averaged_model(self, averaged: Tree | None, merged: Tree) -> Tree:
+        if averaged is not None and self.roles.averaged:
+            averaged = averaged["reply"]
+        return _join(merged, self.inner.averaged_model(averaged, self.shared(merged)))
+
     def merge_replies(self, server: Tree, params: Tree, replies: Sequence[Received]) -> tuple[Tree, Tree]:
         if self.roles.averaged:
             statistics = [scale(each.reply.averaged["statistics"], each.weight) for each in replies]

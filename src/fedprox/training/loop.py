@@ -121,8 +121,20 @@ class _Run:
         record |= outcome.columns
         if repeated:
             record["repeated"] = list(repeated)
-        models = (self.method.shared(before), self.method.shared(state.params))
-        return record, _signals(plan, outcome, *models) if mu.learns(state.controller) else mu.Signals(None)
+        return record, self._signals(plan, outcome, before) if mu.learns(state.controller) else mu.Signals(None)
+
+    def _signals(self, plan: RoundPlan, outcome: RoundOutcome, before: Tree) -> mu.Signals:
+        """Return what mu may learn from a round, but for what is measured after it."""
+        drift2 = tuple(drift for drift in outcome.drift2 if drift is not None)
+        mean = self.method.averaged_model(outcome.averaged, self.state.params)
+        coverage = float(plan.cohort.samples[plan.kept].sum() / len(self.population.train))
+        return mu.Signals(
+            None,
+            tuple(plan.weights[plan.kept].tolist()),
+            drift2,
+            squared_distance(self.method.shared(mean), self.method.shared(before)),
+            coverage,
+        )
 
     def _count(self, plan: RoundPlan, answer: RoundOutcome) -> dict[str, Any]:
         """Add up the bytes of a round and move the clock on; return what the record says of them."""
@@ -142,7 +154,9 @@ class _Run:
         used_mu = round_record.get("mu", self.method.subproblem_mu(state.controller.mu))
         is_due = is_measured(state.round, self.config)
         measures = self._measure_models() if is_due else None
-        state.controller = state.controller.after(replace(signals, loss=measures.train_loss if measures else None))
+        if measures is not None:
+            signals = replace(signals, loss=measures.train_loss, dissimilarity=measures.dissimilarity)
+        state.controller = state.controller.after(signals)
         if state.round and self.parts.own_choices.has_own_sampler(self.config):
             listed, seconds = round_record["device"], round_record.get("seconds")
             losses = self._losses(np.array(listed, np.int64))
@@ -246,9 +260,3 @@ class _Run:
             folder.finish(flatten_names(params), self._evaluation(), summary)
         personal = gathered(self._personal_models() or self._own_models())
         return Result(self.journal.history, self.journal.devices, params, summary, personal=personal)
-
-
-def _signals(plan: RoundPlan, answer: RoundOutcome, before: Tree, after: Tree) -> mu.Signals:
-    weights = tuple(plan.weights[plan.kept].tolist())
-    drift2 = tuple(drift for drift in answer.drift2 if drift is not None)
-    return mu.Signals(None, weights, drift2, squared_distance(after, before))

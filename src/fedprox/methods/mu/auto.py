@@ -1,25 +1,36 @@
-"""mu without tuning, from the loss of every round and the updates that the server receives.
+"""mu without tuning, from the loss and the dissimilarity of every model and the updates that the server receives.
 
-A mu that is too small lets the devices drift apart: then the averaged model jumps about with the devices that happen
-to be chosen, and the training loss often rises. A mu that is too large only slows a loss that falls all the time. So
-the rule steers the share of rounds in which the loss rises to `SHARE`, on a logarithmic scale, because the best mu
-differs by factors between data sets:
+mu is to be large where the devices' work undoes itself, and small where it adds up. Three things show which it is. Let
+d_k = w_k - w^t be the updates, r = ||sum_k weight_k d_k||^2 / sum_k weight_k ||d_k||^2 their agreement, s = sum_k
+weight_k^2 what r is for independent updates, and B = B(w^t) (Definition 3), so that 1 / B^2 is the agreement of the
+gradients of all devices.
 
-    log mu  +=  step                                           where the loss rose
-    log mu  -=  step (SHARE / (1 - SHARE) + 2 max(q, 0))       where it did not
+1. *The draw of devices.* The step against the chosen devices' mean gradient that minimises the expected loss of a
+   quadratic f is shorter, by the factor 1 - n, than the one against grad f: n = V / (V + G^2), with G^2 = ||grad f||^2
+   and V the variance of that mean. V / G^2 = v (B^2 - 1), with v = s (1 - coverage). A mu that is too small makes the
+   model follow the devices that were drawn, and the loss rises every now and then; one that is too large only slows a
+   loss that falls all the time. So where noise rules, mu is steered to a share of `SHARE` rises. With all devices in
+   every round n = 0: there rises say nothing.
+2. *Cancelling.* Proximal steps with a large mu are -grad F_k / mu, so that their agreement is that of the gradients.
+   c = B^2 (r - v) / (1 - v) is below 1 where the devices' work cancels more than their gradients do: they run to optima
+   of their own, and the average stops short of the minimum, however smoothly the loss falls. Then mu rises. The draw
+   of devices hides this where n > 1/2.
+3. *Agreement.* q = (r - s) / (1 - s) (`Signals.agreement`) is above 0 where updates have more in common than
+   independent ones: such devices need no restraint, and mu falls at once, by up to e^2 in a round.
 
-At a share of exactly `SHARE` the steps cancel. q is the agreement of the devices' updates (`Signals.agreement`):
-devices that agree need no restraint, so mu then falls at once, by up to a factor 3 in a round, not over many.
+Together, on a logarithmic scale, because the best mu differs by factors between data sets:
+
+    log mu  +=  step                                                                 where the loss rose
+    log mu  +=  step ((1 - 2n)_+ (1 - c)_+^2 - n SHARE / (1 - SHARE) - 4 q_+)        where it did not
 
 step = STEP / (1 + turns / SETTLE), where `turns` counts how often rising and falling took turns (the rule of Kesten
-for the gain of a stochastic approximation). A mu that is far off moves the loss one way only, and the step stays
-large; near the right one the loss goes up and down with the choice of devices, and mu settles.
+for the gain of a stochastic approximation): a mu that is far off moves fast, one that is right settles.
 
 A step of SGD moves w by the fraction lr mu towards w^t, so that 1 / (lr mu) is the number of steps that a device can
-go its own way, and lr mu, not mu, means the same on all data. It starts at a hundred steps. It stays between one
-step, beyond which SGD overshoots, and a hundred thousand, where the term no longer matters.
-
-Without sampling (K = N) the loss hardly ever rises, however far the devices drift, and mu sinks: there the rule fails.
+go its own way, and lr mu, not mu, means the same on all data. It starts at (1 - 1 / B(w^0)^2) / 100: a hundred steps
+where gradients have little in common, many more where they agree. It stays between one step, beyond which SGD
+overshoots, and a hundred thousand, where the term no longer matters. Where B is not measured (`measure.dissimilarity`
+is false), n is 1, or 0 with all devices, and c is 1.
 """
 
 from __future__ import annotations
@@ -35,14 +46,15 @@ from fedprox.methods.mu.controller import Signals
 __all__ = ["AutoMu", "warn_of_full_participation"]
 
 STEP = 0.5
-SHARE = 0.25
+SHARE = 0.2
 SETTLE = 7
+AGREEMENT = 4
 FIRST, SMALLEST, LARGEST = 1e-2, 1e-5, 1.0  # of lr mu
 
 
 @dataclass(frozen=True)
 class AutoMu:
-    """mu steered by rises of the loss and by the agreement of the devices.
+    """mu steered by rises of the loss, by updates that cancel and by updates that agree.
 
     It needs the loss of every round. A loss that is not finite counts as a rise, and the loss after it has nothing to
     be compared with.
@@ -61,6 +73,7 @@ class AutoMu:
     mu: float
     learning_rate: float
     previous: float | None = None
+    dissimilarity: float | None = None  # B of the model that the next round starts from
     rose: bool | None = None
     turns: int = 0
 
@@ -70,34 +83,51 @@ class AutoMu:
         return cls(FIRST / learning_rate, learning_rate)
 
     def after(self, signals: Signals) -> AutoMu:
-        """Apply the rule to one more round."""
-        loss = signals.loss
-        if loss is None:
+        """Apply the rule to one more round; the signals of the initial model, without devices, set its start."""
+        if signals.loss is None:
             return self
-        is_finite = math.isfinite(loss)
+        is_finite = math.isfinite(signals.loss)
+        seen = replace(self, previous=signals.loss if is_finite else None, dissimilarity=signals.dissimilarity)
         if is_finite and self.previous is None:
-            return replace(self, previous=loss)
-        rose = not is_finite or self.previous is None or loss > self.previous
+            apart = 1.0 if signals.weights else 1 - _gradient_agreement(signals.dissimilarity, otherwise=0.0)
+            return replace(seen, mu=self._within(apart * self.mu))
+        rose = not is_finite or self.previous is None or signals.loss > self.previous
         turns = self.turns + (self.rose is not None and rose != self.rose)
-        step = STEP / (1 + turns / SETTLE)
-        if not rose:
-            agreement = min(max(signals.agreement or 0.0, 0.0), 1.0)
-            step *= -(SHARE / (1 - SHARE) + 2 * agreement)
-        fraction = min(max(self.learning_rate * self.mu * math.exp(step), SMALLEST), LARGEST)
-        mu = fraction / self.learning_rate
-        return replace(self, mu=mu, previous=loss if is_finite else None, rose=rose, turns=turns)
+        change = STEP / (1 + turns / SETTLE) * (1.0 if rose else _fall(signals, self.dissimilarity))
+        return replace(seen, mu=self._within(self.mu * math.exp(change)), rose=rose, turns=turns)
 
     def state(self) -> dict[str, Any]:
         """Return the fields."""
         return asdict(self)
 
+    def _within(self, mu: float) -> float:
+        return min(max(self.learning_rate * mu, SMALLEST), LARGEST) / self.learning_rate
+
+
+def _fall(signals: Signals, b: float | None) -> float:
+    """Return by how many steps log mu changes after a round in which the loss did not rise; `b` is B(w^t)."""
+    free = sum(weight * weight for weight in signals.weights) * (1 - min(signals.coverage, 1.0))
+    apart = 1 / _gradient_agreement(b, otherwise=1.0) - 1  # B^2 - 1
+    noise = free * apart / (1 + free * apart) if b is not None and math.isfinite(b) else float(free > 0)
+    agreement = min(max(signals.agreement or 0.0, 0.0), 1.0)
+    cancelled = 0.0
+    if signals.agreement is not None and noise < 0.5 and free < 1:
+        cancelled = min(max(1 - (signals.ratio - free) / (1 - free) * (1 + apart), 0.0), 1.0)
+    return (1 - 2 * noise) * cancelled**2 - noise * SHARE / (1 - SHARE) - AGREEMENT * agreement
+
+
+def _gradient_agreement(b: float | None, *, otherwise: float) -> float:
+    """Return 1 / B^2, which is at most 1, or `otherwise` where B is not known or not finite."""
+    return 1 / max(b, 1.0) ** 2 if b is not None and math.isfinite(b) and b < 1e150 else otherwise
+
 
 def warn_of_full_participation(config: Config, devices: int) -> None:
-    """Warn where the rule is known to fail: every device takes part in every round."""
+    """Warn where the rule cannot see what it needs: every device takes part in every round, and B is not measured."""
     chosen = config.devices
-    if config.method.mu == "auto" and chosen.sampling == "uniform" and chosen.per_round == devices:
+    is_full = chosen.sampling == "uniform" and chosen.per_round == devices
+    if config.method.mu == "auto" and is_full and not config.measure.dissimilarity:
         warnings.warn(
-            f"`method.mu` = 'auto' follows rises of the loss, which are rare when all {devices} devices take part in "
-            "every round, and then sets mu too low (docs/choosing-mu.md); compare it with constants such as 0.1 and 1",
+            f"`method.mu` = 'auto' with all {devices} devices in every round needs `measure.dissimilarity` = true, "
+            "and without it sets mu too low (docs/choosing-mu.md)",
             stacklevel=3,
         )

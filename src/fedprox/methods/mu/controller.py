@@ -23,13 +23,17 @@ class Signals:
     Attributes:
       loss: the training loss f(w^t), None where the round was not measured.
       weights, drift2: for each device kept, its weight in the average and ||w_k - w^t||^2; empty in round 0.
-      mean_drift2: ||w^{t+1} - w^t||^2, which is ||sum_k weight_k (w_k - w^t)||^2 for methods that average.
+      mean_drift2: ||sum_k weight_k (w_k - w^t)||^2, of the average before any longer or shorter step of the server.
+      coverage: sum_k p_k over those devices, the share of all training samples that they hold; 1 where all took part.
+      dissimilarity: B(w^{t+1}) (Definition 3), None where it was not measured.
     """
 
     loss: float | None
     weights: tuple[float, ...] = ()
     drift2: tuple[float, ...] = ()
     mean_drift2: float = 0.0
+    coverage: float = 0.0
+    dissimilarity: float | None = None
 
     @property
     def agreement(self) -> float | None:
@@ -44,10 +48,19 @@ class Signals:
         >>> Signals(None, weights=(0.5, 0.5), drift2=(1.0, 1.0), mean_drift2=0.5).agreement  # at right angles
         0.0
         """
-        mean2 = sum(weight * drift2 for weight, drift2 in zip(self.weights, self.drift2, strict=True))
         independent = sum(weight * weight for weight in self.weights)
-        known = 0 < mean2 < math.inf and independent < 1 and math.isfinite(self.mean_drift2)
-        return (self.mean_drift2 / mean2 - independent) / (1 - independent) if known else None
+        ratio = self.ratio
+        return None if math.isnan(ratio) or not independent < 1 else (ratio - independent) / (1 - independent)
+
+    @property
+    def ratio(self) -> float:
+        """The ratio r = ||sum p_k d_k||^2 / sum p_k ||d_k||^2, not a number where no device moved.
+
+        >>> Signals(None, weights=(0.5, 0.5), drift2=(1.0, 1.0), mean_drift2=0.5).ratio
+        0.5
+        """
+        mean2 = sum(weight * drift2 for weight, drift2 in zip(self.weights, self.drift2, strict=True))
+        return self.mean_drift2 / mean2 if 0 < mean2 < math.inf and math.isfinite(self.mean_drift2) else math.nan
 
 
 class MuController(Protocol):
