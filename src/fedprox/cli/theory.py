@@ -12,7 +12,7 @@ from fedprox.cli.app import Json, answers_errors, app, output_console, say_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedprox.theory import Certificate
+    from fedprox.theory import Certificate, FamilyCertificate
 
 __all__ = ["theory"]
 
@@ -34,15 +34,24 @@ def theory(
 ) -> None:
     """Say what the paper's theorems guarantee for a run.
 
-    The run is repeated, and in every round all devices are solved (beyond --devices the chosen ones alone, which
+    For S-DANE, FedExProx and FedADMM it says which conditions of their theorems the run meets. A run of FedProx is
+    repeated, and in every round all devices are solved (beyond --devices the chosen ones alone, which
     gives an estimate).
 
     Example: fedprox theory runs/example --resample 200 --round 3
     """
     from dataclasses import asdict
 
-    from fedprox.theory import certify
+    from fedprox.core.errors import ConfigError
+    from fedprox.runs.identity import read_config
+    from fedprox.theory import certify, certify_family
+    from fedprox.theory.family_certificate import FAMILY
 
+    if (method := read_config(run)[0].method.name) in FAMILY:
+        if resample:
+            raise ConfigError(f"`--resample` must be 0 for {method}, whose theorem is not about draws; got {resample}")
+        _say_family(certify_family(run), as_json)
+        return
     certificate = certify(run, epsilon=epsilon, resample=resample, round=round, most_devices=most_devices)
     if as_json:
         say_json(
@@ -59,6 +68,18 @@ def theory(
     output_console().print(_table(certificate))
     for line in _foot(certificate):
         typer.echo(line)
+
+
+def _say_family(certificate: FamilyCertificate, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        say_json({"kind": certificate.kind, **asdict(certificate)})
+        return
+    typer.echo(f"{certificate.run}, {certificate.method}: {certificate.kind}")
+    for each in certificate.conditions:
+        typer.echo(str(each))
+    typer.echo("guaranteed: " + ("nothing" if certificate.kind == "no certificate" else certificate.guarantee))
 
 
 def _head(certificate: Certificate) -> list[str]:

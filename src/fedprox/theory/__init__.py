@@ -18,6 +18,7 @@ from fedprox.theory.admissible import Condition, conditions, failing, margin
 from fedprox.theory.choices import Choice, best_mu, largest_gamma, smallest_k, smallest_mu
 from fedprox.theory.decrease import dissimilarity_bound, rho, rho_bounded_variance, rho_variable
 from fedprox.theory.family import (
+    admm_gap,
     fedexprox_gap,
     fedexprox_largest_step,
     sdane_gap,
@@ -29,12 +30,15 @@ from fedprox.theory.rates import ConvexChoice, convex_choice, iteration_complexi
 if TYPE_CHECKING:
     from fedprox.theory.certificate import Certificate, NotCoveredError, certify
     from fedprox.theory.estimates import Smoothness, curvature, dissimilarity_along, global_curvature, smoothness
+    from fedprox.theory.family_certificate import FamilyCertificate, certify_family
 
 _HOME = {
     "Certificate": "fedprox.theory.certificate",
+    "FamilyCertificate": "fedprox.theory.family_certificate",
     "NotCoveredError": "fedprox.theory.certificate",
     "Smoothness": "fedprox.theory.estimates",
     "certify": "fedprox.theory.certificate",
+    "certify_family": "fedprox.theory.family_certificate",
     "curvature": "fedprox.theory.estimates",
     "dissimilarity_along": "fedprox.theory.estimates",
     "global_curvature": "fedprox.theory.estimates",
@@ -46,10 +50,13 @@ __all__ = [
     "Choice",
     "Condition",
     "ConvexChoice",
+    "FamilyCertificate",
     "NotCoveredError",
     "Smoothness",
+    "admm_gap",
     "best_mu",
     "certify",
+    "certify_family",
     "conditions",
     "convex_choice",
     "curvature",

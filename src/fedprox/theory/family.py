@@ -1,4 +1,4 @@
-"""What is guaranteed for S-DANE and FedExProx on convex problems, with all devices in every round.
+"""What is guaranteed for S-DANE, FedExProx and exact ADMM on convex problems, with all devices in every round.
 
 **S-DANE** (`fedprox.methods.sdane`). Let all F_k be convex, x* a minimiser of f, and delta such that
 ||grad(F_k - f)(x) - grad(F_k - f)(y)|| <= delta ||x - y||. With e_k = grad h_k(w_k), S = sum_k p_k ||w_k - v^t||^2 and
@@ -21,13 +21,27 @@ some x* minimises every F_k (interpolation), it minimises M, and
 
 With "auto" (GraDS) ||w^{t+1} - x*||^2 <= ||w^t - x*||^2 - step sum_k p_k ||D_k||^2 in every round, since proximal
 points are firmly nonexpansive: <-D_k, w^t - x*> >= ||D_k||^2. Without interpolation neither is claimed.
+
+**Exact ADMM** (`fedprox.methods.fedadmm` with `penalty_factor` 1 and exact solutions), beta = mu. Let x* minimise f,
+g_k = grad F_k(x*), so that sum_k p_k g_k = 0, and D_k(u) = F_k(u) - F_k(x*) - <g_k, u - x*> >= 0. Then
+
+    sum_{t=1}^T sum_k p_k D_k(u_k^t) <= (beta / 2) ||w^0 - x*||^2 + sum_k p_k ||g_k||^2 / (2 beta)
+
+Proof. Write u, l for u_k^t, lambda_k^t and u', l' for those of the next round; the optimality of u' is l' = grad
+F_k(u') = l - beta (u' - w^t). By convexity sum p D_k(u') <= sum p <l' - g_k, u' - x*>. Replace u' - w^t by -(l' - l) /
+beta and, since w^t = sum p (u - l / beta), sum p (l' - g_k) by beta sum p (u - u'): the right side is sum p (-<l' -
+g_k, l' - l> / beta + beta <u - u', u' - x*> + <u - u', l' - l>). The last term is not positive where l = grad F_k(u),
+from the second round on; in the first, with u = w^0 and l = 0, it is beta ||u' - u||^2 and cancels with what the next
+step leaves. With 2 <a - b, a - c> = ||a - b||^2 + ||a - c||^2 - ||b - c||^2 the others are V - V', V = sum p (||l -
+g_k||^2 / (2 beta) + (beta / 2) ||u - x*||^2), less ||l' - l||^2 / (2 beta) and (beta / 2) ||u' - u||^2. Sum over the
+rounds.
 """
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["fedexprox_gap", "fedexprox_largest_step", "sdane_gap", "sdane_smallest_mu", "sdane_step_holds"]
+__all__ = ["admm_gap", "fedexprox_gap", "fedexprox_largest_step", "sdane_gap", "sdane_smallest_mu", "sdane_step_holds"]
 
 
 def sdane_step_holds(*, mu: float, delta: float, residual2: float, moved2: float) -> bool:
@@ -91,6 +105,17 @@ def fedexprox_gap(*, mu: float, L: float, extrapolation: float, distance2: float
     if extrapolation > fedexprox_largest_step(mu=mu, L=L):
         raise ValueError(f"extrapolation must be at most 1 + mu / L = {1 + mu / L:g}; got {extrapolation}")
     return mu * distance2 / (2 * extrapolation * rounds)
+
+
+def admm_gap(*, mu: float, distance2: float, gradients2: float, rounds: int) -> float:
+    """Return the bound on the mean over rounds 1 to T of sum_k p_k D_k(u_k^t); `gradients2` is sum_k p_k ||g_k||^2.
+
+    >>> admm_gap(mu=2.0, distance2=1.0, gradients2=4.0, rounds=100)
+    0.02
+    """
+    _check(mu=mu, rounds=rounds)
+    _check_not_negative(distance2=distance2, gradients2=gradients2)
+    return (mu * distance2 + gradients2 / mu) / (2 * rounds)
 
 
 def _check(**given: float) -> None:
