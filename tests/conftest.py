@@ -33,6 +33,7 @@ forked.install()
 
 # Files whose tests start clusters, federations or many processes, or run the documentation from end to end.
 SLOW_FILES = {
+    "test_attacked_federation.py",
     "test_cli.py",
     "test_deploy.py",
     "test_deploy_privacy.py",
@@ -58,7 +59,7 @@ SLOW = 0.3
 UNMEASURED = 10.0  # seconds of a test in a slow file
 
 # Files whose tests are long and share nothing; those of other files stay together, with their fixtures and programs.
-SPLIT_FILES = SLOW_FILES - {"test_deploy.py", "test_ray.py"}
+SPLIT_FILES = SLOW_FILES - {"test_deploy.py", "test_paper_smoke.py", "test_ray.py"}
 
 collect_ignore = ["attack/federation_app"]  # part of an app, which imports the rest of it
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import shlex
 import shutil
 import subprocess
@@ -38,11 +39,22 @@ class WarmTrial(Trial):
 
     app: Path
 
+    def __init__(self, folder: Path, nodes: int) -> None:
+        super().__init__(folder, nodes)
+        path = [str(Path(__file__).parents[1]), self.environment.get("PYTHONPATH", "")]  # `attack` is there
+        self.environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+
     def start_node(self, number: int, *, key: Path | None = None, name: str = "") -> subprocess.Popen[bytes]:
         """Start the node of a device."""
         given = {"superlink": self.address, "keys": self.keys, "number": number, "nodes": self.nodes, "app": self.app}
         arguments = [f"--{key}={value}" for key, value in given.items()]
         return self._start(f"node{number}", sys.executable, "-m", "attack.warm_node", *arguments)
+
+    def start_lost_nodes(self) -> None:
+        """Start nodes again that have ended: the SuperLink refuses a killed one until it has missed its heartbeat."""
+        for number in range(self.nodes):
+            if self._processes[f"node{number}"].poll() is not None:
+                self.start_node(number)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ TARGETS = ("deploy server", "deploy node")
 _NODES = 3
 _PATIENCE = 300.0
 _GONE = 10.0  # seconds without a server after which it does not come
+_LOOK = 3.0  # seconds after which ended nodes are started again
 _SETTINGS = "rounds=12 checkpoint.every=2 measure.every=4 solver.epochs=2 deploy.deadline={deadline} deploy.grace=20"
 
 
@@ -79,7 +80,7 @@ class _Campaign:
     def ends(self, watch: Stopwatch | None = None, seconds: float = _PATIENCE) -> bool:
         """Wait, and return whether the run has ended with results; a server that is gone without is resumed."""
         watch = watch or Stopwatch()
-        end, seen = watch.seconds() + seconds, watch.seconds()
+        end, seen, looked = watch.seconds() + seconds, watch.seconds(), watch.seconds()
         while not self._has_ended():
             if (now := watch.seconds()) >= end:
                 return False
@@ -88,6 +89,9 @@ class _Campaign:
             elif now > seen + _GONE:
                 self.submit(self._out, resume=True)
                 seen = watch.seconds()
+            if now > looked + _LOOK:
+                self.trial.start_lost_nodes()
+                looked = now
             time.sleep(0.05)
         return True
 
