@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from fake_federation import FakeGrid
 from fedprox.core.trees import flatten_names
-from fedprox.deploy.engine import _Gradients
 from fedprox.deploy.measuring import ReportMeasurer
 from fedprox.deploy.message_exchange import NodeAnswer
 from fedprox.deploy.messages import Evaluation, Gradient, Introduction, Work, attempt
+from fedprox.deploy.remote_gradients import RemoteGradients
 from fedprox.deploy.reply_checks import Expected
 from fedprox.deploy.round_replies import Collected
 from test_deploy_parts import POPULATION, build_config, header, run
@@ -86,7 +86,7 @@ def take_everywhere(records):
     collected = Collected()
     work = collected.sort({1: NodeAnswer(records, None, 1.0)}, {1: Expected(5, max_norm=10.0)}, MODEL)
     assert (1 in work) != (1 in collected.problems)
-    gradients = _Gradients(SimpleNamespace(exchanged=lambda tree: tree), MODEL)  # all of it is shared
+    gradients = RemoteGradients(SimpleNamespace(exchanged=lambda tree: tree), MODEL)  # all of it is shared
     measurer = ReportMeasurer(
         build_config(), SimpleNamespace(samples=lambda device: Introduction(1, 5, 2), devices=range(2)), None, None
     )

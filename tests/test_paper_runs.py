@@ -23,6 +23,7 @@ from fedprox.paper.remaining import Remaining
 from fedprox.paper.results import Results
 from fedprox.paper.runs import Setting, build_config, build_jobs, config_hash, expected_seconds, run_missing
 from fedprox.paper.scales import SCALES, Subset, find_scale
+from fedprox.paper.sources import collect_sources
 from fedprox.population.folder import open_population
 from fedprox.training.train import train
 
@@ -139,7 +140,8 @@ def test_the_published_times_are_those_behind_the_figures():
 
 @pytest.mark.parametrize(("name", "is_said"), [("figure1", True), ("figure7", True), ("figure2", False)])
 def test_figures_say_why_fedavg_is_not_seen_without_stragglers(name, is_said, tmp_path):
-    notes = " ".join(collect_notes(EXPERIMENTS[name], Results(Setting(tmp_path, find_scale("smoke")))))
+    sources = collect_sources([EXPERIMENTS[name]], Results(Setting(tmp_path, find_scale("smoke"))), DATASETS)
+    notes = " ".join(collect_notes(EXPERIMENTS[name], {}, sources))
     assert ("one curve stands for both" in notes) == is_said
 
 
@@ -231,6 +233,21 @@ def test_only_runs_the_data_sets_it_names(tmp_path):
     assert {path.name.rpartition("-")[0] for path in (tmp_path / "runs").iterdir()} == {"synthetic-iid"}
     with pytest.raises(ConfigError, match=r"must be data sets of .*; got 'shakspeare'; did you mean `shakespeare`"):
         make(["figure3"], setting, only=["shakspeare"])
+
+
+def test_synthetic_data_sets_are_replaced_together(tmp_path):
+    setting = Setting(tmp_path, find_scale("smoke"), seeds=1)
+    with pytest.raises(ConfigError, match=r"must have all of synthetic-iid, .* or none; got synthetic-iid"):
+        make(["figure3"], setting, only=["synthetic-iid"], figures=tmp_path)
+
+
+def test_a_damaged_record_beside_a_figure_is_one_sentence(tmp_path):
+    setting = Setting(tmp_path / "out", find_scale("smoke"), seeds=1)
+    for name, content in (("figure8.json", '{"datasets": {"mnist": {"scale": 1}}}'), ("figure8.csv", "row\n1,2,3\n")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DataError, match=f"{name} is not the (record|table) of a figure: "):
+            make(["figure8"], setting, only=["mnist"], figures=tmp_path, only_draw=True)
+        (tmp_path / name).unlink()
 
 
 def test_night_has_all_devices_and_measures_a_sample():

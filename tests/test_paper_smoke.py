@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +13,12 @@ from typer.testing import CliRunner
 from fedprox.cli import app
 from fedprox.paper.claims import CLAIMS
 from fedprox.paper.experiments import EXPERIMENTS, Curve
+from fedprox.paper.gathered import gather_all, read_gathered
 from fedprox.paper.results import Results
 from fedprox.paper.results_page import results_page
 from fedprox.paper.runs import Setting, config_hash
 from fedprox.paper.scales import find_scale
+from fedprox.paper.tables import read_table1, table1
 from fedprox.runs.reader import load_run
 
 
@@ -80,7 +84,10 @@ def test_a_second_time_runs_nothing(everything):
 def test_the_page_is_written_again_from_run_folders(everything, tmp_path):
     out, made, results = everything
     text = (out / "results.md").read_text(encoding="utf-8")
-    assert text == results_page(results)
+    gathered = gather_all(results)
+    stored = read_gathered(out / "claims.json")
+    assert text == results_page(replace(gathered, sources=stored.sources), table1())
+    assert text == results_page(stored, read_table1(out / "table1.csv"))
     assert made["files"][-1] == str(out / "results.md")
     assert re.findall(r"^### (.+)$", text, re.MULTILINE) == list(CLAIMS)
     assert text.count("**Not tested at this scale**") == len(CLAIMS)  # a few rounds are no result
@@ -91,7 +98,7 @@ def test_the_page_is_written_again_from_run_folders(everything, tmp_path):
 def test_the_page_may_lie_elsewhere_than_the_figures(everything, tmp_path):
     out, _, _ = everything
     page = tmp_path / "docs" / "results.md"
-    text = results_page(Results(Setting(out, find_scale("smoke"))), "paper")
+    text = results_page(gather_all(Results(Setting(out, find_scale("smoke")))), [], "paper")
     assert "](paper/figure1.png)" in text
     made = invoke("table1", out, "--figures", str(tmp_path / "docs" / "paper"), "--page", str(page))
     assert made["files"] == [str(tmp_path / "docs" / "paper" / name) for name in ("table1.csv", "table1.json")]
@@ -113,6 +120,44 @@ def test_what_is_not_run_is_drawn_as_such(tmp_path):
     record = json.loads((tmp_path / "figure11.json").read_text())
     assert record["runs"] == []
     assert record["notes"][-1] == "12 of 12 curves lack runs."
+
+
+def numbers(folder, name, panel):
+    """Return the lines of a figure's table, of one panel and of all others."""
+    lines = [line for line in (folder / f"{name}.csv").read_text().splitlines() if not line.startswith("#")]
+    return [line for line in lines if f",{panel}," in line], [line for line in lines if f",{panel}," not in line]
+
+
+def test_the_panels_of_one_data_set_are_replaced(everything, tmp_path):
+    out, _, _ = everything
+    figures = tmp_path / "figures"
+    figures.mkdir()
+    for file in (*out.glob("figure*"), *out.glob("*.csv"), out / "claims.json"):
+        shutil.copy(file, figures)
+    before = read_gathered(figures / "claims.json")
+    options = ("--only", "mnist", "--seeds", "2", "--figures", str(figures), "--page", str(tmp_path / "page.md"))
+    made = invoke("all", tmp_path / "new", *options)
+    assert made["runs"] == 26
+    mnist, others = numbers(figures, "figure1", "MNIST")
+    assert {line.split(",")[4] for line in mnist} == {"2"}
+    assert others == numbers(out, "figure1", "MNIST")[1]
+    assert numbers(figures, "figure1", "MNIST")[0] != numbers(out, "figure1", "MNIST")[0]
+    assert (figures / "figure2.png").read_bytes() == (out / "figure2.png").read_bytes()
+    assert not [file for file in made["files"] if "figure2" in file]
+    record = json.loads((figures / "figure1.json").read_text())
+    seeds = {name: source["seeds"] for name, source in record["datasets"].items()}
+    assert seeds == {"synthetic-1-1": 2, "mnist": 2, "femnist": 1, "shakespeare": 1, "sent140": 1}
+    assert record["datasets"]["mnist"]["devices"] == 12
+    assert record["notes"][0].endswith("over 2 seeds (FEMNIST 1, Shakespeare 1, Sent140 1).")
+    assert sum(run["dataset"] == "mnist" for run in record["runs"]) == 16
+    assert sum(run["dataset"] == "femnist" for run in record["runs"]) == 8
+    after = read_gathered(figures / "claims.json")
+    for name, found in after.found.items():
+        assert [one for one in found if one.dataset != "mnist"] == [
+            one for one in before.found[name] if one.dataset != "mnist"
+        ]
+    assert after.found["partial-work-is-faster"] != before.found["partial-work-is-faster"]
+    assert "| MNIST | smoke | 12 | 2 | 2 |" in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
 def test_the_headline_is_told(everything):

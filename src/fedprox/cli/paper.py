@@ -35,7 +35,11 @@ def paper(
     ] = None,
     workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
     only: Annotated[
-        str, typer.Option(metavar="NAMES", help="Run only these data sets, separated by commas, and draw nothing.")
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Run only these data sets, separated by commas; draw nothing, or with --figures their panels.",
+        ),
     ] = "",
     records: Annotated[
         Path | None, typer.Option(help="A folder for small records of finished runs; those in it count as done.")

@@ -11,7 +11,6 @@ from fedprox.paper.judges import (
     ACCURACY_MARGIN,
     HEADLINE_MARGIN,
     LOSS_MARGIN,
-    Judge,
     adaptive_competes,
     by_size,
     divergent_converge,
@@ -31,6 +30,7 @@ from fedprox.paper.judges import (
     proximal_term,
     variance_follows_loss,
 )
+from fedprox.paper.verdicts import Judge
 
 __all__ = ["CLAIMS", "Claim"]
 

@@ -55,6 +55,15 @@ class Experiment:
     rows: tuple[tuple[Panel, ...], ...]
     row_names: tuple[str, ...] = ()
 
+    def row_name(self, number: int) -> str:
+        """Return what a row is called in tables."""
+        return self.row_names[number] if self.row_names else str(number + 1)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The data sets of all panels."""
+        return list(dict.fromkeys(curve.dataset for curve in self.curves))
+
     @property
     def curves(self) -> list[Curve]:
         """The distinct curves of all panels."""

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from fedprox.paper.experiments import Experiment, Panel
-from fedprox.paper.protocol import DATASETS, FRAME_COLOUR, MEASURES
-from fedprox.paper.results import Results
-from fedprox.runs.seed_groups import Group
+from fedprox.paper.protocol import DATASETS, FRAME_COLOUR, MEASURES, Style
+from fedprox.paper.series import Place, Series, panel_series, places
+from fedprox.paper.sources import Source
 
 __all__ = ["collect_notes", "plot_experiment"]
 
 
-def plot_experiment(experiment: Experiment, results: Results) -> Figure:
+def plot_experiment(experiment: Experiment, series: Mapping[Place, Series], notes: Sequence[str]) -> Figure:
     """Draw a figure: means over seeds, with bands of one standard deviation."""
     rows, columns = len(experiment.rows), len(experiment.rows[0])
     figure = Figure(figsize=(3.6 * columns + 0.6, 2.6 * rows + 1.2), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for number, panels in enumerate(experiment.rows):
         for axes, panel in zip(grid[number], panels, strict=True):
-            _draw_panel(axes, panel, results)
+            _draw_panel(axes, panel, panel_series(panel, experiment.row_name(number), series))
             if number == 0:
                 axes.set_title(panel.title, fontweight="bold")
             if number == rows - 1:
@@ -32,25 +33,27 @@ def plot_experiment(experiment: Experiment, results: Results) -> Figure:
         grid[number][0].set_ylabel(name + MEASURES[panels[0].measure])
     _add_legend(figure, experiment)
     width = 44 * columns
-    figure.supxlabel(
-        "\n".join(textwrap.wrap(" ".join(collect_notes(experiment, results)), width)), fontsize=8, color="0.35"
-    )
+    figure.supxlabel("\n".join(textwrap.wrap(" ".join(notes), width)), fontsize=8, color="0.35")
     return figure
 
 
-def collect_notes(experiment: Experiment, results: Results) -> list[str]:
+def collect_notes(experiment: Experiment, series: Mapping[Place, Series], sources: Mapping[str, Source]) -> list[str]:
     """Return what must stand on a figure: how many seeds, and every reduction of a data set that it shows."""
-    datasets = dict.fromkeys(curve.dataset for curve in experiment.curves)
-    seeds = {name: len(results.setting.seeds_for(name)) for name in datasets}
+    datasets = experiment.datasets
+    seeds = {name: sources[name].seeds for name in datasets if name in sources}
     usual = max(seeds.values())
     fewer = [f"{DATASETS[name].title} {count}" for name, count in seeds.items() if count != usual]
     notes = [f"Means and one standard deviation over {usual} seeds" + (f" ({', '.join(fewer)})." if fewer else ".")]
-    notes += [results.reductions[name] for name in datasets if name in results.reductions]
+    notes += [sources[name].reduction for name in datasets if name in sources and sources[name].reduction]
     if _same_without_stragglers(experiment):
         notes.append("At 0% stragglers FedAvg drops no device and is FedProx with mu = 0: one curve stands for both.")
-    missing = sum(len(results.runs(curve)) < seeds[curve.dataset] for curve in experiment.curves)
+    missing = {
+        curve
+        for place, _, _, curve in places(experiment)
+        if place not in series or series[place].seeds < seeds.get(curve.dataset, 0)
+    }
     if missing:
-        notes.append(f"{missing} of {len(experiment.curves)} curves lack runs.")
+        notes.append(f"{len(missing)} of {len(experiment.curves)} curves lack runs.")
     return notes
 
 
@@ -66,13 +69,9 @@ def _same_without_stragglers(experiment: Experiment) -> bool:
     return False
 
 
-def _draw_panel(axes: Any, panel: Panel, results: Results) -> None:
+def _draw_panel(axes: Any, panel: Panel, shown: Sequence[tuple[Style, Series]]) -> None:
     initial = 0.0
-    for style, curve in panel.curves:
-        runs = results.runs(curve)
-        band = Group(style.label, tuple(runs)).band(panel.measure) if runs else None
-        if band is None:
-            continue
+    for style, (_, band) in shown:
         axes.plot(band.rounds, band.mean, style.line, color=style.colour, label=style.label, linewidth=2.0)
         if band.deviation is not None:
             low, high = band.mean - band.deviation, band.mean + band.deviation

@@ -27,7 +27,7 @@ _SHARE = 0.9
 class Ending:
     """Where a run is taken to end, why (converged, diverged or last round), and its test accuracy there."""
 
-    round: int
+    round: int | None  # None where it was not kept
     reason: str
     accuracy: float
 

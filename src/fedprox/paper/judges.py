@@ -6,7 +6,6 @@ claim says so. The sentences of the paper and the rules in words stand in `fedpr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -14,11 +13,11 @@ import numpy as np
 
 from fedprox.paper.evidence import Evidence, Summary, at_most, average, compare, level, roughness, series, side, within
 from fedprox.paper.experiments import Curve, arms
-from fedprox.paper.headline import PAPER_POINTS, headline, mean_improvement
+from fedprox.paper.headline import PAPER_POINTS, Improvement, headline, mean_improvement
 from fedprox.paper.intervals import interval
 from fedprox.paper.protocol import DATASETS, FIVE, STRAGGLERS, SYNTHETIC
 from fedprox.paper.results import Histories
-from fedprox.paper.verdicts import FAILS, HOLDS, PARTLY, Judgement, judged, untested
+from fedprox.paper.verdicts import FAILS, HOLDS, PARTLY, Divergence, Found, Judge, Judgement, judge_by, untested
 from fedprox.runs.history import History
 from fedprox.runs.stopping import Outcome
 
@@ -26,7 +25,6 @@ __all__ = [
     "ACCURACY_MARGIN",
     "HEADLINE_MARGIN",
     "LOSS_MARGIN",
-    "Judge",
     "adaptive_competes",
     "by_size",
     "divergent_converge",
@@ -47,8 +45,6 @@ __all__ = [
     "variance_follows_loss",
 ]
 
-Judge = Callable[[Histories], Judgement]
-
 ACCURACY_MARGIN = 0.02  # "rather robust": within two points
 LOSS_MARGIN = 0.1  # "similar", "competitive": within 0.1 of a loss that starts at 2.3
 HEADLINE_MARGIN = 5.0  # the headline holds from 22 - 5 points on
@@ -58,9 +54,10 @@ _NON_IID = SYNTHETIC[1:]
 _WITH_STRAGGLERS = STRAGGLERS[1:]
 
 
-def dropping_hurts(results: Histories) -> Judgement:
+@judge_by("in mean loss")
+def dropping_hurts(results: Histories) -> Found:
     """FedAvg gets worse from each share of stragglers to the next."""
-    found = [
+    return [
         compare(
             results,
             f"{_label(name)}, {less:.0%} to {more:.0%}",
@@ -72,116 +69,118 @@ def dropping_hurts(results: Histories) -> Judgement:
         for name in FIVE
         for less, more in pairwise(STRAGGLERS)
     ]
-    return judged(found, "in mean loss")
 
 
 def partial_work(summary: Summary, epochs: int, unit: str) -> Judge:
     """FedAvg, which drops stragglers, is above FedProx with mu = 0, which keeps what they have done."""
 
-    def judge(results: Histories) -> Judgement:
-        return judged(
-            [
-                compare(
-                    results,
-                    _label(name, share),
-                    _fedavg(name, share, epochs),
-                    _prox0(name, share, epochs),
-                    _LOSS,
-                    summary,
-                )
-                for name, share in product(FIVE, _WITH_STRAGGLERS)
-            ],
-            unit,
-        )
+    def gather(results: Histories) -> Found:
+        return [
+            compare(
+                results, _label(name, share), _fedavg(name, share, epochs), _prox0(name, share, epochs), _LOSS, summary
+            )
+            for name, share in product(FIVE, _WITH_STRAGGLERS)
+        ]
 
-    return judge
+    return judge_by(unit)(gather)
 
 
 def proximal_term(summary: Summary, unit: str) -> Judge:
     """The loss with mu = 0 is above that with the best mu."""
 
-    def judge(results: Histories) -> Judgement:
-        return judged(
-            [
-                compare(results, _label(name, share), _prox0(name, share), _best(name, share), _LOSS, summary)
-                for name, share in product(FIVE, STRAGGLERS)
-            ],
-            unit,
-        )
+    def gather(results: Histories) -> Found:
+        return [
+            compare(results, _label(name, share), _prox0(name, share), _best(name, share), _LOSS, summary)
+            for name, share in product(FIVE, STRAGGLERS)
+        ]
 
-    return judge
+    return judge_by(unit)(gather)
 
 
-def proximal_accuracy(results: Histories) -> Judgement:
+@judge_by("points of test accuracy", factor=100, form="+.1f")
+def proximal_accuracy(results: Histories) -> Found:
     """The best mu is more accurate than mu = 0."""
-    found = [
+    return [
         compare(results, _label(name, share), _best(name, share), _prox0(name, share), _ACCURACY, level)
         for name, share in product(FIVE, STRAGGLERS)
     ]
-    return judged(found, "points of test accuracy", factor=100, form="+.1f")
 
 
-def divergent_converge(results: Histories) -> Judgement:
-    """Look at the runs with mu = 0 that diverge, and at what the best mu makes of each."""
-    divergent, saved, where = 0, 0, []
-    for name, share in product(FIVE, STRAGGLERS):
-        plain, proximal = results.histories(_prox0(name, share)), results.histories(_best(name, share))
-        if not plain or not proximal:
-            continue
-        pairs = [(one, other) for one, other in zip(plain, proximal, strict=True) if _diverges(one)]
-        divergent += len(pairs)
-        saved += sum(not _diverges(other) for _, other in pairs)
-        where += [_label(name, share)] if pairs else []
+def _divergent_runs(results: Histories) -> Found:
+    """Count on each data set the runs with mu = 0 that diverge, and those of them that do not with the best mu."""
+    found: list[Divergence | None] = []
+    for name in FIVE:
+        divergent, saved, where, is_run = 0, 0, [], False
+        for share in STRAGGLERS:
+            plain, proximal = results.histories(_prox0(name, share)), results.histories(_best(name, share))
+            if not plain or not proximal:
+                continue
+            is_run = True
+            pairs = [(one, other) for one, other in zip(plain, proximal, strict=True) if _diverges(one)]
+            divergent += len(pairs)
+            saved += sum(not _diverges(other) for _, other in pairs)
+            where += [_label(name, share)] if pairs else []
+        found.append(Divergence(name, divergent, saved, tuple(where)) if is_run else None)
+    return found
+
+
+def _all_are_saved(found: Found) -> Judgement:
+    counts = [each for each in found if isinstance(each, Divergence)]
+    divergent, saved = sum(each.divergent for each in counts), sum(each.saved for each in counts)
     if divergent == 0:
         return untested("no run with μ = 0 diverges in the sense of the paper, so that there is none to be saved")
     verdict = HOLDS if saved == divergent else PARTLY if saved else FAILS
-    return Judgement(
-        verdict, f"{saved} of {divergent} divergent runs", f"runs with μ = 0 diverge on {'; '.join(where)}"
-    )
+    where = "; ".join(label for each in counts for label in each.where)
+    return Judgement(verdict, f"{saved} of {divergent} divergent runs", f"runs with μ = 0 diverge on {where}")
 
 
-def heterogeneity_hurts(results: Histories) -> Judgement:
+divergent_converge = Judge(_divergent_runs, _all_are_saved)
+"""Look at the runs with mu = 0 that diverge, and at what the best mu makes of each."""
+
+
+@judge_by("in final loss")
+def heterogeneity_hurts(results: Histories) -> Found:
     """With mu = 0 the loss rises from each synthetic data set to the next."""
-    found = [
+    return [
         compare(results, f"{_label(less)} to {_label(more)}", Curve(more), Curve(less), _LOSS, level)
         for less, more in pairwise(SYNTHETIC)
     ]
-    return judged(found, "in final loss")
 
 
-def mu_slows_iid(results: Histories) -> Judgement:
+@judge_by("in mean loss")
+def mu_slows_iid(results: Histories) -> Found:
     """On IID data the loss falls more slowly with mu = 1."""
     iid = Curve("synthetic-iid")
-    return judged([compare(results, _label(iid.dataset), replace(iid, mu=1.0), iid, _LOSS, average)], "in mean loss")
+    return [compare(results, _label(iid.dataset), replace(iid, mu=1.0), iid, _LOSS, average)]
 
 
-def mu_helps_non_iid(results: Histories) -> Judgement:
+@judge_by("in final loss")
+def mu_helps_non_iid(results: Histories) -> Found:
     """On heterogeneous synthetic data the loss ends lower with mu = 1."""
-    found = [compare(results, _label(name), Curve(name), Curve(name, mu=1.0), _LOSS, level) for name in _NON_IID]
-    return judged(found, "in final loss")
+    return [compare(results, _label(name), Curve(name), Curve(name, mu=1.0), _LOSS, level) for name in _NON_IID]
 
 
-def mu_lowers_variance(results: Histories) -> Judgement:
+@judge_by("of the initial gradient variance")
+def mu_lowers_variance(results: Histories) -> Found:
     """The gradient variance, as a share of the initial one, ends lower with mu > 0."""
     names = (*SYNTHETIC, *FIVE[1:])
     found = [compare(results, _label(name), _prox0(name, 0.0), _best(name, 0.0), _VARIANCE, level) for name in names]
-    relative = [_relative(each, results) for each in found if each is not None]
-    return judged([*relative, *(each for each in found if each is None)], "of the initial gradient variance")
+    return [None if each is None else _relative(each, results) for each in found]
 
 
-def variance_follows_loss(results: Histories) -> Judgement:
+@judge_by("rank correlation", form=".2f")
+def variance_follows_loss(results: Histories) -> Found:
     """Take the rank correlation over the rounds of loss and gradient variance, in each run with mu = 0."""
     found: list[Evidence | None] = []
     for name in (*SYNTHETIC, *FIVE[1:]):
         correlations = [_rank_correlation(history) for history in results.histories(_prox0(name, 0.0))]
         over_seeds = interval(correlations) if correlations else None
         found.append(None if over_seeds is None else Evidence(_label(name), name, over_seeds, side(over_seeds)))
-    return judged(found, "rank correlation", form=".2f")
+    return found
 
 
-def mean_accuracy_gain(results: Histories) -> Judgement:
-    """The mean improvement under 90% stragglers is about the paper's."""
-    improvements = headline(results)
+def _is_about_the_papers(found: Found) -> Judgement:
+    improvements = [each for each in found if isinstance(each, Improvement)]
     if len(improvements) < len(FIVE):
         return untested("not all five data sets were run")
     mean = mean_improvement(improvements)
@@ -195,9 +194,14 @@ def mean_accuracy_gain(results: Histories) -> Judgement:
     return Judgement(verdict, f"{mean.text('+.1f')} points", f"the paper reports {PAPER_POINTS:.0f} points", evidence)
 
 
-def iid_is_robust(results: Histories) -> Judgement:
+mean_accuracy_gain = Judge(headline, _is_about_the_papers)
+"""The mean improvement under 90% stragglers is about the paper's."""
+
+
+@judge_by("points of test accuracy", factor=100, form="+.1f")
+def iid_is_robust(results: Histories) -> Found:
     """On IID data it makes little difference whether stragglers are dropped."""
-    found = [
+    return [
         within(
             results,
             _label("synthetic-iid", share),
@@ -209,12 +213,12 @@ def iid_is_robust(results: Histories) -> Judgement:
         )
         for share in (0.1, 0.5, 0.9)
     ]
-    return judged(found, "points of test accuracy", factor=100, form="+.1f")
 
 
-def feddane_on_iid(results: Histories) -> Judgement:
+@judge_by("in final loss")
+def feddane_on_iid(results: Histories) -> Found:
     """On IID data FedDANE ends where FedProx does."""
-    found = [
+    return [
         within(
             results,
             _label("synthetic-iid", more=f"μ = {mu:g}"),
@@ -226,21 +230,21 @@ def feddane_on_iid(results: Histories) -> Judgement:
         )
         for mu in (0.0, 1.0)
     ]
-    return judged(found, "in final loss")
 
 
-def feddane_on_non_iid(results: Histories) -> Judgement:
+@judge_by("in final loss")
+def feddane_on_non_iid(results: Histories) -> Found:
     """On heterogeneous data FedDANE ends above FedProx with the same mu."""
-    found = [
+    return [
         compare(results, _label(name, more=f"μ = {mu:g}"), Curve(name, "feddane", mu), Curve(name, mu=mu), _LOSS, level)
         for name, mu in product(_NON_IID, (0.0, 1.0))
     ]
-    return judged(found, "in final loss")
 
 
-def feddane_with_more_devices(results: Histories) -> Judgement:
+@judge_by("in roughness of the loss")
+def feddane_with_more_devices(results: Histories) -> Found:
     """FedDANE is rougher than FedProx also with more devices."""
-    found = [
+    return [
         compare(
             results,
             _label(name, more=f"{count} devices"),
@@ -251,10 +255,10 @@ def feddane_with_more_devices(results: Histories) -> Judgement:
         )
         for name, count in product(_NON_IID, (20, 30))
     ]
-    return judged(found, "in roughness of the loss")
 
 
-def adaptive_competes(results: Histories) -> Judgement:
+@judge_by("in final loss, beside the better of μ = 0 and μ = 1")
+def adaptive_competes(results: Histories) -> Found:
     """Compare with the better of mu = 0 and mu = 1."""
     found: list[Evidence | None] = []
     for name in SYNTHETIC:
@@ -265,14 +269,14 @@ def adaptive_competes(results: Histories) -> Judgement:
             continue
         better = min(zip(levels, fixed, strict=True), key=lambda pair: float(np.mean(pair[0])))[1]
         found.append(at_most(results, _label(name), Curve(name, mu="adaptive"), better, _LOSS, level, LOSS_MARGIN))
-    return judged(found, "in final loss, beside the better of μ = 0 and μ = 1")
+    return found
 
 
 def by_size(summary: Summary, unit: str) -> Judge:
     """Sampling uniformly is above sampling by size."""
 
-    def judge(results: Histories) -> Judgement:
-        found = [
+    def gather(results: Histories) -> Found:
+        return [
             compare(
                 results,
                 _label(name, more=f"μ = {mu:g}"),
@@ -283,14 +287,14 @@ def by_size(summary: Summary, unit: str) -> Judge:
             )
             for name, mu in product(SYNTHETIC, (0.0, 1.0))
         ]
-        return judged(found, unit)
 
-    return judge
+    return judge_by(unit)(gather)
 
 
-def mu_is_stable_under_both(results: Histories) -> Judgement:
+@judge_by("in roughness of the loss")
+def mu_is_stable_under_both(results: Histories) -> Found:
     """The loss is rougher with mu = 0 than with mu = 1, whatever the sampling."""
-    found = [
+    return [
         compare(
             results,
             _label(name, more=scheme),
@@ -301,7 +305,6 @@ def mu_is_stable_under_both(results: Histories) -> Judgement:
         )
         for name, scheme in product(SYNTHETIC, ("uniform", "proportional"))
     ]
-    return judged(found, "in roughness of the loss")
 
 
 def _relative(evidence: Evidence, results: Histories) -> Evidence:

@@ -1,4 +1,4 @@
-"""From a name to files: run what is missing, then draw, and write beside each figure its numbers and its provenance."""
+"""From a name to files: run what is missing, then write the table, the figures and the page of results."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 from fedprox.core.errors import ConfigError, nearest
 from fedprox.core.files import write_atomically
 from fedprox.experiments.scheduler import Event, Job
-from fedprox.paper.experiments import EXPERIMENTS, Experiment
-from fedprox.paper.figures import collect_notes, plot_experiment
-from fedprox.paper.headline import headline, headline_lines
+from fedprox.paper.experiments import EXPERIMENTS
+from fedprox.paper.figure_files import write_figure
+from fedprox.paper.gathered import CLAIMS_FILE, check_replaced, gather_all, read_gathered, write_gathered
+from fedprox.paper.headline import headline_lines
 from fedprox.paper.measured_times import measure_times
 from fedprox.paper.protocol import DATASETS
-from fedprox.paper.provenance import provenance
+from fedprox.paper.provenance import file_record
 from fedprox.paper.results import Results
 from fedprox.paper.results_page import results_page
 from fedprox.paper.runs import Setting, build_jobs, expected_seconds, finished_folder, run_missing
-from fedprox.paper.tables import csv_text, figure_rows, table1, table1_lines
-from fedprox.report.plot import save
+from fedprox.paper.tables import csv_text, read_table1, table1, table1_lines
 
 __all__ = ["TABLE", "Made", "check_datasets", "list_names", "make", "overview"]
 
@@ -77,39 +77,47 @@ def make(
     """Make tables and figures, running what is missing; all of them together also make the page of results.
 
     Args:
-      figures: the folder for tables and figures; by default that of the experiments.
+      figures: the folder for tables and figures; by default that of the experiments. Together with `only` the panels
+        of these data sets are replaced in the figures that are there, and claims judged by what is kept beside them.
       page: the file for the page of results; by default results.md beside the figures.
-      only: run what these data sets need, and make nothing of it yet; empty: all of them.
+      only: run what these data sets need, and without `figures` make nothing of it yet; empty: all of them.
       only_draw: run nothing, and draw from the runs that are there.
     """
     chosen = [EXPERIMENTS[name] for name in names if name in EXPERIMENTS]
     curves = list(dict.fromkeys(curve for experiment in chosen for curve in experiment.curves))
     check_datasets(only)
+    replaced = list(only) if figures is not None else []
+    check_replaced(replaced)
     curves = [curve for curve in curves if not only or curve.dataset in only]
     runs = 0
     if not only_draw:
         runs = run_missing(curves, setting, workers=workers, on_start=on_start, on_event=on_event)
-    if only and not only_draw:
+    if only and not only_draw and not replaced:
         return Made(runs, [f"the runs on {', '.join(only)} are done; --only-draw makes the figures"], [])
     folder = figures or setting.out
     folder.mkdir(parents=True, exist_ok=True)
     results = Results(setting)
     lines: list[str] = []
     files: list[Path] = []
-    if TABLE in names:
-        rows = table1()
-        lines += table1_lines(rows)
-        files.append(_write(folder / f"{TABLE}.csv", csv_text(rows, [])))
-        files.append(_write_json(folder / f"{TABLE}.json", provenance(TABLE, setting, [], [])))
+    table = _table1(folder, replaced) if TABLE in names else []
+    if table:
+        lines += table1_lines(table)
+        files.append(_write(folder / f"{TABLE}.csv", csv_text(table, [])))
+        files.append(_write(folder / f"{TABLE}.json", json.dumps(file_record(TABLE), indent=1) + "\n"))
     for experiment in chosen:
-        files += _figure(experiment, results, folder)
-        if experiment.name == _HEADLINE:
-            lines += headline_lines(headline(results))
-    if len(names) == len(list_names("all")):
+        if not replaced or set(replaced) & set(experiment.datasets):
+            files += write_figure(experiment, results, folder, replaced)
+    is_all = len(names) == len(list_names("all"))
+    if is_all or _HEADLINE in names:
+        stored = read_gathered(folder / CLAIMS_FILE) if replaced else None
+        gathered = gather_all(results, replaced, stored)
+        lines += headline_lines(gathered.improvements)
+    if is_all:
+        files.append(write_gathered(folder / CLAIMS_FILE, gathered))
         file = page or folder / "results.md"
         file.parent.mkdir(parents=True, exist_ok=True)
         place = os.path.relpath(folder.resolve(), file.parent.resolve())
-        files.append(_write(file, results_page(results, place)))
+        files.append(_write(file, results_page(gathered, table, place)))
     return Made(runs, lines, files)
 
 
@@ -144,24 +152,13 @@ def overview(setting: Setting) -> list[dict[str, Any]]:
     return rows
 
 
-def _figure(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
-    setting, notes = results.setting, collect_notes(experiment, results)
-    figure, path = plot_experiment(experiment, results), folder / experiment.name
-    runs = [run for curve in experiment.curves for run in results.runs(curve)]
-    files = [save(figure, path.with_suffix(".pdf"))]
-    figure.set_layout_engine("none")  # it stays as it is: to find it again takes as long as to draw
-    return [
-        *files,
-        save(figure, path.with_suffix(".png"), dpi=90),
-        _write(path.with_suffix(".csv"), csv_text(figure_rows(experiment, results), notes)),
-        _write_json(path.with_suffix(".json"), provenance(experiment.name, setting, runs, notes)),
-    ]
+def _table1(folder: Path, replaced: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of Table 1; those of data sets that are not replaced are kept."""
+    kept = {row["dataset"]: row for row in read_table1(folder / f"{TABLE}.csv")} if replaced else {}
+    new = {DATASETS[name].title for name in replaced}
+    return [row if row["dataset"] in new else kept.get(row["dataset"], row) for row in table1()]
 
 
 def _write(path: Path, text: str) -> Path:
     write_atomically(path, text.encode())
     return path
-
-
-def _write_json(path: Path, record: dict[str, Any]) -> Path:
-    return _write(path, json.dumps(record, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Where a figure comes from: commit, machine, versions, date, scale, and each run with the hash of its config."""
+"""Where a file comes from: the commit of the code, the machine, the versions of libraries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import datetime
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,37 +15,24 @@ import numpy as np
 
 from fedprox import __version__
 from fedprox.core.machine import usable_cores
-from fedprox.paper.runs import Setting, config_hash
-from fedprox.runs.reader import SavedRun
 
-__all__ = ["commit", "machine", "provenance"]
+__all__ = ["commit", "file_record", "machine", "versions"]
 
 
-def provenance(name: str, setting: Setting, runs: Iterable[SavedRun], notes: Iterable[str]) -> dict[str, Any]:
-    """Return the record that is written beside a figure."""
+def file_record(name: str) -> dict[str, Any]:
+    """Return what is written beside a file: its name, when and where it was made, and with which code."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"name": name, "commit": commit(), "date": now, "machine": machine(), "versions": versions()}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this software and of what figures depend on."""
     return {
-        "name": name,
-        "scale": setting.scale.name,
-        "notes": list(notes),
-        "commit": commit(),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "versions": {
-            "fedprox": __version__,
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-            "matplotlib": matplotlib.__version__,
-        },
-        "runs": [
-            {
-                "folder": run.path.name,
-                "config": config_hash(run.config),
-                "seed": run.seed,
-                "seconds": round((run.summary or {})["seconds"], 1),
-            }
-            for run in {run.path: run for run in runs}.values()
-        ],
+        "fedprox": __version__,
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "matplotlib": matplotlib.__version__,
     }
 
 

@@ -1,57 +1,52 @@
-"""The page of results: figures, the headline, Table 1 and a verdict on each claim, written from run folders alone."""
+"""The page of results: figures, the headline, Table 1, where the numbers come from, and a verdict on each claim."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedprox.core.student_t import LEVEL
 from fedprox.paper.claims import CLAIMS, Claim
 from fedprox.paper.experiments import EXPERIMENTS
-from fedprox.paper.headline import headline, headline_lines
-from fedprox.paper.provenance import commit, machine
-from fedprox.paper.results import Results
-from fedprox.paper.tables import table1, table1_lines
+from fedprox.paper.gathered import Gathered, judge_all
+from fedprox.paper.headline import headline_lines
+from fedprox.paper.protocol import DATASETS
+from fedprox.paper.scales import SCALES
+from fedprox.paper.sources import Source
+from fedprox.paper.tables import table1_lines
 from fedprox.paper.verdicts import FAILS, HOLDS, NOT_TESTED, PARTLY, Judgement
 
-__all__ = ["judge_all", "results_page"]
+__all__ = ["results_page"]
 
 
-def judge_all(results: Results) -> dict[str, Judgement]:
-    """Judge every claim; at a scale that shows no results the numbers stay and the verdicts go."""
-    found = {name: claim.judge(results) for name, claim in CLAIMS.items()}
-    if results.setting.scale.shows_results:
-        return found
-    why = f"the scale {results.setting.scale.name} shows that everything works, and no result"
-    return {name: replace(each, verdict=NOT_TESTED, why=why) for name, each in found.items()}
-
-
-def results_page(results: Results, figures: str = ".") -> str:
+def results_page(gathered: Gathered, table: Sequence[Mapping[str, Any]], figures: str = ".") -> str:
     """Return the page as Markdown.
 
     Args:
+      table: the rows of Table 1.
       figures: where the figures lie, as seen from the page.
     """
-    judgements = judge_all(results)
-    setting = results.setting
+    judgements = judge_all(gathered)
     counts = {verdict: sum(each.verdict == verdict for each in judgements.values()) for verdict in _VERDICTS}
     told = ", ".join(f"{verdict} {count}" for verdict, count in counts.items() if count)
-    where = machine()
+    sources = gathered.sources
     sections = [
         "# Results",
-        f"<!-- Written by `fedprox paper all --scale {setting.scale.name}`; do not edit. -->",
-        f"What the paper claims about its experiments, and what became of it here, at the scale *{setting.scale.name}* "
-        f"({setting.scale.about}). Verdicts on {len(CLAIMS)} claims: {told}.",
-        f"Commit {commit() or 'unknown'}, on {where['processor']}, {where['cores']} cores. The config hash of every "
-        "run lies beside each figure as JSON, its numbers as CSV.",
-        _reductions(results),
+        "<!-- Written by `fedprox paper all`; do not edit. -->",
+        f"What the paper claims about its experiments, and what became of it here. Verdicts on {len(CLAIMS)} claims: "
+        f"{told}.",
+        _scales(sources),
+        _origins(sources),
+        "The config hash of every run lies beside each figure as JSON, its numbers as CSV.",
+        _reductions(sources),
         "## Claims",
         _HOW_JUDGED,
         _overview(judgements),
         *(_claim(CLAIMS[name], judgement) for name, judgement in judgements.items()),
         "## The headline",
-        "\n".join(f"- {line}" for line in headline_lines(headline(results))) or "Not run.",
+        "\n".join(f"- {line}" for line in headline_lines(gathered.improvements)) or "Not run.",
         "## Table 1",
-        "\n".join(table1_lines(table1())),
+        "\n".join(table1_lines(table)),
         "## Figures",
         *(_figure(name, figures) for name in EXPERIMENTS),
     ]
@@ -70,10 +65,31 @@ _HOW_JUDGED = (
 )
 
 
-def _reductions(results: Results) -> str:
-    if not results.reductions:
-        return "All sizes are the paper's."
-    return "Smaller than in the paper: " + " ".join(results.reductions.values())
+def _scales(sources: Mapping[str, Source]) -> str:
+    """Say which scales the numbers are of."""
+    names = dict.fromkeys(sources[name].scale for name in DATASETS if name in sources)
+    told = "; ".join(f"*{name}*: {SCALES[name].about}" if name in SCALES else f"*{name}*" for name in names)
+    return f"Scales: {told}."
+
+
+def _origins(sources: Mapping[str, Source]) -> str:
+    """Return a table of where the numbers of each data set come from."""
+    lines = [
+        "| data set | scale | devices | rounds | seeds | commit | machine | date |",
+        "|---|---|--:|--:|--:|---|---|---|",
+    ]
+    for name in (name for name in DATASETS if name in sources):
+        each = sources[name]
+        sizes = " | ".join("-" if size is None else f"{size:,}" for size in (each.devices, each.rounds, each.seeds))
+        where = f"{each.machine['processor']}, {each.machine['cores']} cores"
+        code = (each.commit or "unknown")[:12]
+        lines.append(f"| {DATASETS[name].title} | {each.scale} | {sizes} | {code} | {where} | {each.date[:10]} |")
+    return "\n".join(lines)
+
+
+def _reductions(sources: Mapping[str, Source]) -> str:
+    found = [sources[name].reduction for name in DATASETS if name in sources and sources[name].reduction]
+    return "Smaller than in the paper: " + " ".join(found) if found else "All sizes are the paper's."
 
 
 def _overview(judgements: dict[str, Judgement]) -> str:

@@ -1,10 +1,11 @@
-"""The numbers behind a figure as CSV, and Table 1 beside ours."""
+"""Tables as CSV, and Table 1 beside ours."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,40 +13,11 @@ import numpy as np
 from fedprox import data
 from fedprox.config import Config
 from fedprox.core.errors import DataError
+from fedprox.core.reading import reading
 from fedprox.data.table1 import PAPER, Statistics, statistics
-from fedprox.paper.experiments import Experiment
 from fedprox.paper.protocol import DATASETS
-from fedprox.paper.results import Results
-from fedprox.runs.seed_groups import Group
 
-__all__ = ["csv_text", "figure_rows", "table1", "table1_lines"]
-
-
-def figure_rows(experiment: Experiment, results: Results) -> list[dict[str, Any]]:
-    """Return one row per panel, curve and round: mean and standard deviation over seeds."""
-    rows = []
-    for number, panels in enumerate(experiment.rows):
-        for panel in panels:
-            for style, curve in panel.curves:
-                runs = results.runs(curve)
-                band = Group(style.label, tuple(runs)).band(panel.measure) if runs else None
-                if band is None:
-                    continue
-                deviations = [None] * len(band.rounds) if band.deviation is None else band.deviation.tolist()
-                rows += [
-                    {
-                        "row": experiment.row_names[number] if experiment.row_names else number + 1,
-                        "panel": panel.title,
-                        "measure": panel.measure,
-                        "curve": style.label,
-                        "seeds": len(runs),
-                        "round": round,
-                        "mean": _short(mean),
-                        "deviation": _short(deviation),
-                    }
-                    for round, mean, deviation in zip(band.rounds, band.mean.tolist(), deviations, strict=True)
-                ]
-    return rows
+__all__ = ["csv_text", "read_table1", "table1", "table1_lines"]
 
 
 def csv_text(rows: Sequence[dict[str, Any]], notes: Sequence[str]) -> str:
@@ -79,7 +51,19 @@ def table1() -> list[dict[str, Any]]:
     return rows
 
 
-def table1_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+def read_table1(file: Path) -> list[dict[str, Any]]:
+    """Return Table 1 from a CSV file; no rows where there is none."""
+    if not file.exists():
+        return []
+    with reading(file, "Table 1 as CSV"):
+        rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
+        return [
+            {key: value if key == "dataset" else int(value) if value else None for key, value in row.items()}
+            for row in rows
+        ]
+
+
+def table1_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return Table 1 as Markdown."""
     lines = [
         "| Dataset | Devices | Samples | mean | stdev | Devices, paper | Samples, paper | mean, paper | stdev, paper |",
@@ -98,7 +82,3 @@ _STATISTICS = ("devices", "samples", "mean", "deviation")
 
 def _columns(whose: str, found: Statistics | None) -> dict[str, Any]:
     return {f"{whose}_{name}": None if found is None else round(getattr(found, name)) for name in _STATISTICS}
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None or not np.isfinite(value) else float(f"{value:.5g}")

@@ -8,13 +8,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fedprox.paper.evidence import Evidence
+from fedprox.paper.headline import Improvement
 from fedprox.paper.intervals import combined
+from fedprox.paper.results import Histories
 
-__all__ = ["FAILS", "HOLDS", "NOT_TESTED", "PARTLY", "Judgement", "judged", "untested"]
+__all__ = [
+    "FAILS",
+    "HOLDS",
+    "NOT_TESTED",
+    "PARTLY",
+    "Divergence",
+    "Found",
+    "Item",
+    "Judge",
+    "Judgement",
+    "judge_by",
+    "judged",
+    "untested",
+]
 
 HOLDS = "holds"
 PARTLY = "holds partly"
@@ -33,14 +49,48 @@ class Judgement:
     factor: float = 1.0  # by which differences are multiplied where they are shown
 
 
-def judged(found: Sequence[Evidence | None], unit: str, *, factor: float = 1.0, form: str = "+.3f") -> Judgement:
+@dataclass(frozen=True)
+class Divergence:
+    """The runs with mu = 0 that diverge on a data set, those of them that another mu saves, and where they are."""
+
+    dataset: str
+    divergent: int
+    saved: int
+    where: tuple[str, ...]
+
+
+Item = Evidence | Divergence | Improvement
+"""What a claim is judged by, on one data set."""
+
+Found = Sequence[Item | None]
+"""All that a claim is judged by, in the order of the data sets; None for what was not run."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """How a claim is judged: what is gathered from the histories, and what is decided from that."""
+
+    gather: Callable[[Histories], Found]
+    decide: Callable[[Found], Judgement]
+
+    def __call__(self, results: Histories) -> Judgement:
+        """Return the judgement."""
+        return self.decide(self.gather(results))
+
+
+def judge_by(unit: str, *, factor: float = 1.0, form: str = "+.3f") -> Callable[[Callable[[Histories], Found]], Judge]:
+    """Make a judge of a function that gathers evidence."""
+    return lambda gather: Judge(gather, partial(judged, unit=unit, factor=factor, form=form))
+
+
+def judged(found: Found, unit: str, *, factor: float = 1.0, form: str = "+.3f") -> Judgement:
     """Apply the rule to evidence; comparisons that were not run are left out, and said to be.
 
     Args:
       unit: what the mean difference is a difference of.
       factor: 100 for accuracies, which are shown in points.
     """
-    evidence = [each for each in found if each is not None]
+    evidence = [each for each in found if isinstance(each, Evidence)]
     if not evidence:
         return untested("no run of it is there")
     yes, no, undecided = (sum(each.says == answer for each in evidence) for answer in ("yes", "no", "open"))
