@@ -96,7 +96,7 @@ def test_a_record_is_of_one_config(tmp_path):
 def test_bad_plans():
     with pytest.raises(ConfigError, match=r"`compare.mus` must be a list of numbers >= 0; got \[-1\]"):
         read_suite({"compare": {"mus": [-1]}})
-    with pytest.raises(ConfigError, match=r"`compare.mu_rounds` must be a whole number >= 1; got 0"):
+    with pytest.raises(ConfigError, match=r"`compare.mu_rounds` must be an integer >= 1; got 0"):
         read_suite({"compare": {"mu_rounds": 0}})
     with pytest.raises(ConfigError, match="must be left out with a method written with `mu=best`"):
         read_suite({"compare": {"stragglers": [0.5], "methods": ["fedprox:mu=best"]}})

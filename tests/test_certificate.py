@@ -244,11 +244,11 @@ def test_the_command(tmp_path):
     assert told["expectation"] is None
     assert told["guaranteed"] == sum(row["rho"] > 0 for row in told["rounds"])
     for arguments, said in (
-        (["--resample", "3"], "`--resample` must be 0 or a whole number >= 30; got 3"),
+        (["--resample", "3"], "`--resample` must be 0 or an integer >= 30; got 3"),
         (["--resample", "-1"], "got -1"),
         (["--epsilon", "nan"], "`--epsilon` must be a finite number >= 0; got nan"),
-        (["--devices", "0"], "`--devices` must be a whole number >= 1; got 0"),
-        (["--resample", "30", "--round", "9"], "`--round` must be a whole number from 1 to 3"),
+        (["--devices", "0"], "`--devices` must be an integer >= 1; got 0"),
+        (["--resample", "30", "--round", "9"], "`--round` must be an integer from 1 to 3"),
     ):
         refused = runner.invoke(app, ["theory", folder, *arguments])
         assert (refused.exit_code, said in refused.stderr) == (2, True)

@@ -52,7 +52,7 @@ def test_a_config_file_of_a_run_runs_it_again(in_process, tmp_path):
         (["run", "synthetic-1-1", "-s", "methd.mu=1"], "unknown key `methd`; did you mean `method`?"),
         (
             ["run", "synthetic-1-1", "-s", "devices.per_round=31"],
-            "`devices.per_round` must be a whole number from 1 to 30",
+            "`devices.per_round` must be an integer from 1 to 30",
         ),
         (["run", "synthetic-1-2"], "did you mean `synthetic-1-1`?"),
         (["run", "missing.toml"], "config file missing.toml does not exist"),
@@ -93,7 +93,7 @@ def test_a_file_in_the_place_of_a_folder_is_named_and_left_alone(in_process, tmp
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        (["-s", "devices.per_round=31"], "`devices.per_round` must be a whole number from 1 to 30"),
+        (["-s", "devices.per_round=31"], "`devices.per_round` must be an integer from 1 to 30"),
         (["-s", "data.name=leaf", "-s", "data.path=nowhere"], "nowhere/train must hold LEAF files"),
     ],
 )

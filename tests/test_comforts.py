@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedprox
+from fedprox.experiments.compare import Comparison
 from fedprox.report import progress
 from fedprox.report.progress import NotebookBars, open_bars
 from fedprox.report.terminal import RunBars
@@ -25,6 +26,9 @@ def test_texts_are_short(result: fedprox.Result, tmp_path: Path) -> None:
     assert repr(result) == f"Result({words})"
     saved = fedprox.load_run(fedprox.train(SMALL, out=tmp_path / "run").path)
     assert repr(saved) == f"SavedRun({tmp_path / 'run'}: {words})"
+    histories = {"fedavg": [result.history, result.history]}
+    compared = Comparison(histories, {"fedavg": [result.summary, result.summary]})
+    assert repr(compared) == f"Comparison(2 seeds, test accuracy: fedavg {100 * last['test_accuracy']:.1f}%)"
 
 
 def test_a_column_that_is_not_there_names_the_nearest(result: fedprox.Result) -> None:

@@ -27,13 +27,13 @@ def test_defaults_are_the_contract():
         ({"method": {"name": "fedavg", "mu": 0.1}}, r"`method.mu` must be left out with method.name = 'fedavg'.* 0.1"),
         ({"method": {"name": "fedpox"}}, r"`method.name` must be one of .*fedprox.*; got 'fedpox'"),
         ({"devices": {"stragglers": 1.5}}, r"`devices.stragglers` must be a number in \[0, 1\]; got 1.5"),
-        ({"devices": {"per_round": 0}}, r"`devices.per_round` must be a whole number >= 1; got 0"),
-        ({"devices": {"per_round": 2.5}}, r"`devices.per_round` must be a whole number >= 1; got 2.5"),
-        ({"solver": {"epochs": 0}}, r"`solver.epochs` must be a whole number >= 1; got 0"),
-        ({"solver": {"epochs": "20"}}, r"`solver.epochs` must be a whole number >= 1; got '20'"),
+        ({"devices": {"per_round": 0}}, r"`devices.per_round` must be an integer >= 1; got 0"),
+        ({"devices": {"per_round": 2.5}}, r"`devices.per_round` must be an integer >= 1; got 2.5"),
+        ({"solver": {"epochs": 0}}, r"`solver.epochs` must be an integer >= 1; got 0"),
+        ({"solver": {"epochs": "20"}}, r"`solver.epochs` must be an integer >= 1; got '20'"),
         ({"solver": {"learning_rate": float("inf")}}, r"`solver.learning_rate` must be a number > 0; got inf"),
         ({"data": {"alpha": float("nan")}}, r"`data.alpha` must be a number >= 0; got nan"),
-        ({"rounds": True}, r"`rounds` must be a whole number >= 1; got True"),
+        ({"rounds": True}, r"`rounds` must be an integer >= 1; got True"),
         ({"rouns": 3}, r"unknown key `rouns`; did you mean `rounds`\?"),
         ({"method": {"mue": 3}}, r"unknown key `method.mue`; did you mean `method.mu`\?"),
         ({"solvr": {"epochs": 3}}, r"unknown key `solvr`; did you mean `solver`\?"),
@@ -113,3 +113,9 @@ def test_every_recipe_is_valid():
         Config.from_dict({key: value for key, value in load_settings(name).items() if key != "compare"})
     with pytest.raises(ConfigError, match="did you mean `synthetic-1-1`"):
         load_settings("synthetic-1")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("own.csv", "csv"), ("data/own.csv.gz", "csv"), ("own.parquet", "arrow")])
+def test_a_file_in_place_of_a_data_set_is_answered_with_how_it_is_read(name: str, kind: str) -> None:
+    with pytest.raises(ConfigError, match=rf"set `data.name` to '{kind}' and `data.path` to '{name}'$"):
+        Config.from_dict({"data": {"name": name}})

@@ -135,7 +135,7 @@ def test_a_text_of_five_megabytes_leaves_a_short_record(tmp_path, monkeypatch):
     config = build_config(rounds=1, devices={"per_round": 4})
     [row] = run(config, FakeGrid(config, POPULATION, shouts), tmp_path / "run", monkeypatch).devices
     problem = row["problem"][row["device"].index(1)]
-    assert problem.startswith("refused: `steps` must be a whole number >= 0; got 'xxx")
+    assert problem.startswith("refused: `steps` must be an integer >= 0; got 'xxx")
     assert len(problem) <= 210
     assert (tmp_path / "run" / "devices.jsonl").stat().st_size < 10_000
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import fedprox
 from fedprox.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -86,6 +87,18 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     reference = (tmp_path / "site" / "reference.html").read_text()
     assert "Run a federated optimisation" in reference
     assert {name: missing for name, missing in fields_not_shown(reference).items() if missing} == {}
+
+
+def test_the_reference_has_every_public_name_and_every_section_of_a_config() -> None:
+    names = re.findall(r"^::: (\S+)", (ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), re.MULTILINE)
+    shown = [pkgutil.resolve_name(name) for name in names]
+    public = [getattr(fedprox, name) for name in fedprox.__all__ if name != "__version__"]
+    public = [each for each in public if inspect.isclass(each) or inspect.isfunction(each)]
+    sections = [field.annotation for field in fedprox.Config.model_fields.values() if inspect.isclass(field.annotation)]
+    sections = [section for section in sections if hasattr(section, "model_fields")]
+    readers = [getattr(fedprox.data, name) for name in fedprox.data.__all__ if name.startswith("read_")]
+    assert len(public) > 10 < len(sections)
+    assert [each for each in (*public, *sections, *readers) if each not in shown] == []
 
 
 def fields_not_shown(page: str) -> dict[str, list[str]]:

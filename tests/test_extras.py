@@ -77,6 +77,29 @@ def test_a_command_without_its_package(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_part_whose_module_lacks_its_package_gives_the_sentence_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    take_away(monkeypatch, "torch")
+    monkeypatch.delitem(sys.modules, "fedprox.adapters.torch", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_torch_model.py").write_text("from fedprox.adapters.torch import from_torch\n")
+    done = CliRunner().invoke(app, ["run", "synthetic-iid", "-s", "model.name=own_torch_model:model"])
+    sentence = "`fedprox.adapters.torch` needs PyTorch, which is not installed: pip install 'fedprox[torch]'"
+    assert (done.exit_code, done.stderr) == (2, f"fedprox: {sentence}\n")
+
+
+def test_exports_need_no_extra_unless_they_are_parquet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fedprox.train({"rounds": 1, "solver": {"epochs": 1}}, out=tmp_path / "run")
+    take_away(monkeypatch, "polars")
+    run, out = str(tmp_path / "run"), str(tmp_path / "tables")
+    assert CliRunner().invoke(app, ["export", run, "--out", out]).exit_code == 0
+    assert {path.suffix for path in (tmp_path / "tables").iterdir()} == {".csv"}
+    refused = CliRunner().invoke(app, ["export", run, "--out", out, "--format", "parquet"])
+    sentence = "a Parquet export needs Polars, which is not installed: pip install 'fedprox[frames]'"
+    assert (refused.exit_code, refused.stderr) == (2, f"fedprox: {sentence}\n")
+
+
 def test_polars_frames_without_polars(monkeypatch: pytest.MonkeyPatch) -> None:
     take_away(monkeypatch, "polars")
     with pytest.raises(fedprox.FedProxError, match=r"pip install 'fedprox\[frames\]'"):

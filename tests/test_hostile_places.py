@@ -138,7 +138,7 @@ def test_hosts_that_are_none(tmp_path, host):
 def test_hosts_and_days_of_keys(tmp_path):
     assert _checked_host("münchen.example") == "xn--mnchen-3ya.example"
     assert _checked_host("::1") == "::1"
-    with pytest.raises(ConfigError, match="`--days` must be a whole number from 1 to 36500; got 999999999"):
+    with pytest.raises(ConfigError, match="`--days` must be an integer from 1 to 36500; got 999999999"):
         write_keys(tmp_path / "keys", nodes=1, days=999_999_999)
     with pytest.raises(ConfigError, match="must name at least one host"):
         write_keys(tmp_path / "keys", nodes=1, hosts=[])

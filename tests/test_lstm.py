@@ -226,7 +226,7 @@ def test_training_on_word_numbers_lowers_the_loss():
 def test_what_is_no_sequence_of_numbers_is_refused():
     model = char_lstm(classes=5, length=4, hidden=3)
     params = model.init(jax.random.key(0))
-    with pytest.raises(DataError, match=r"x must be whole numbers, one per character or word; got float32"):
+    with pytest.raises(DataError, match=r"x must be integers, one per character or word; got float32"):
         model.loss(params, jnp.zeros((2, 4)), jnp.zeros(2, int))
     with pytest.raises(DataError, match=r"sequences of 4 character codes; got examples of shape \(5,\)"):
         model.predict(params, jnp.zeros((2, 5), int))

@@ -107,3 +107,9 @@ def test_devices_with_examples_of_different_shapes_are_no_population():
     devices = [DeviceData.from_arrays(k, x=np.zeros((3, k + 1)), y=[0, 1, 0]) for k in range(2)]
     with pytest.raises(DataError, match=r"must have one shape; got \(1,\), \(2,\)"):
         together(devices)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"the new app cannot be written to .*file/app: Not a directory$"):
+        write_project(tmp_path / "file" / "app")

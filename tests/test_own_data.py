@@ -98,7 +98,7 @@ def test_what_is_given_classes_or_labels_is_not_numbered():
     assert (named.classes, named.labels, named.train.y.tolist()) == (3, ("a", "b", "c"), [1, 2])
     with pytest.raises(DataError, match="labels must be below 2, the number of classes; device 0, row 1 has 2"):
         Population.from_arrays(np.eye(2), [1, 2], [0, 0], labels=["a", "b"])
-    with pytest.raises(DataError, match="labels must be whole numbers >= 0; device q, row 0 has -1"):
+    with pytest.raises(DataError, match="labels must be integers >= 0; device q, row 0 has -1"):
         Population.from_arrays([[1.0], [2.0]], [0, -1], ["p", "q"], classes=2)
     alone = DeviceData.from_arrays(0, np.eye(2), [1, 2]).population
     assert (alone.classes, alone.labels, alone.train.y.tolist()) == (3, None, [1, 2])

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from conftest import population_of
 from fedprox.cli import app
 from fedprox.config import Config
-from fedprox.core.errors import ConfigError, DataError
+from fedprox.core.errors import ConfigError, DataError, RunFolderError
+from fedprox.experiments.scheduler import Ended
 from fedprox.paper.experiments import EXPERIMENTS, Curve
 from fedprox.paper.figures import collect_notes
 from fedprox.paper.make import list_names, make, overview
@@ -258,3 +259,16 @@ def test_night_has_all_devices_and_measures_a_sample():
     assert "measured on 36 devices" in scale.of("shakespeare").sentence("Shakespeare")
     assert scale.of("sent140").rounds >= 100
     assert scale.of("sent140").subset is None
+
+
+def test_a_folder_that_no_run_can_be_written_to_is_bad_input(tmp_path, monkeypatch):
+    sentence = "run folder x cannot be written: Read-only file system"
+
+    def refused(jobs, **_):
+        return [Ended(job, error=sentence, kind="RunFolderError") for job in jobs]
+
+    monkeypatch.setattr("fedprox.paper.runs.run_jobs", refused)
+    setting = Setting(tmp_path, find_scale("smoke"))
+    with pytest.raises(RunFolderError, match=f"^{sentence}$") as caught:
+        run_missing([EXPERIMENTS["figure3"].curves[0]], setting)
+    assert caught.value.exit_code == 2

@@ -70,7 +70,7 @@ def test_classes_follow_sizes():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: partition.iid(3, 4), ConfigError, "`devices` must be a whole number from 1 to 3"),
+        (lambda: partition.iid(3, 4), ConfigError, "`devices` must be an integer from 1 to 3"),
         (lambda: partition.by_sizes(5, [1.0, -1.0]), ConfigError, "`sizes` must be numbers > 0"),
         (lambda: partition.by_dirichlet(Y, 3, alpha=0), ConfigError, "`alpha` must be a number > 0; got 0"),
         (lambda: partition.by_classes(Y, 3, 11), ConfigError, "`classes` must be .* from 1 to 10"),

@@ -297,7 +297,7 @@ def test_a_callable_brings_its_keys_types_and_defaults(module):
     assert (keys.kind, keys.share, keys.note) == ("a", 0.5, "7")
     for wrong, sentence in [
         ({}, r"`method.count` must be given with method.name = 'own_parts:made'"),
-        ({"count": 1.5}, r"`method.count` must be a whole number; got 1.5"),
+        ({"count": 1.5}, r"`method.count` must be an integer; got 1.5"),
         ({"count": 1, "kind": "c"}, r"`method.kind` must be one of a, b; got 'c'"),
         ({"count": 1, "share": "much"}, r"`method.share` must be a number; got 'much'"),
         ({"count": 1, "share": float("nan")}, r"`method.share` must be a finite number; got nan"),
@@ -364,7 +364,7 @@ def test_keys_of_builtin_models_and_solvers():
         {"rounds": 1, "model": {"name": "mlp", "hidden": 5}, "solver": {"name": "adam", "beta1": 0.5}}
     )
     assert fedprox.train(config).params["hidden"]["weight"].shape == (60, 5)
-    with pytest.raises(ConfigError, match=r"`model.hidden` must be a whole number >= 1; got 0"):
+    with pytest.raises(ConfigError, match=r"`model.hidden` must be an integer >= 1; got 0"):
         Config.from_dict({"model": {"name": "mlp", "hidden": 0}})
     with pytest.raises(ConfigError, match=r"`model.hidden` must be left out with model.name = 'cnn'.*belongs to .*mlp"):
         Config.from_dict({"model": {"name": "cnn", "hidden": 5}})
@@ -644,7 +644,7 @@ def test_a_systems_model_of_ones_own(module, small_population):
     assert row["straggler"] == [True, True, True]
     assert row["budget"][0] == 0
     assert row["weight"][0] == 0.0
-    with pytest.raises(fedprox.FedProxError, match=r"the systems model '.*:wrong' must return a whole number of steps"):
+    with pytest.raises(fedprox.FedProxError, match=r"the systems model '.*:wrong' must return a number of steps"):
         fedprox.train({**config, "systems": {"model": f"{name}:wrong"}}, population=small_population)
 
 

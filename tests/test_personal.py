@@ -388,7 +388,7 @@ def test_statistics_take_no_part_in_gamma_and_the_proximal_term():
     [
         ({"solver": {"name": "lbfgs"}}, "`solver.name` must be one that steps on mini-batches"),
         ({"solver": {"name": "svrg"}}, "`solver.name` must be one that steps on mini-batches"),
-        ({"solver": {"batch_size": 0}}, "`solver.batch_size` must be a whole number >= 1 with normalised"),
+        ({"solver": {"batch_size": 0}}, "`solver.batch_size` must be an integer >= 1 with normalised"),
         ({"privacy": {"clip": 1.0}, "method": {"name": "fedavg"}}, "`privacy.clip` must be 0 with the statistics"),
     ],
 )

@@ -124,7 +124,7 @@ def test_bits_do_not_depend_on_workers_or_interruptions(name, tmp_path):
     [
         ({"rule": "trimmed_mean", "trim": 0.5}, r"`merge.trim` must be a number in \[0, 0.5\); got 0.5"),
         ({"rule": "krum", "byzantine": 3}, "`devices.per_round` must be at least 6 with merge.rule = 'krum'; got 5"),
-        ({"rule": "krum", "byzantine": -1}, "`merge.byzantine` must be a whole number >= 0; got -1"),
+        ({"rule": "krum", "byzantine": -1}, "`merge.byzantine` must be an integer >= 0; got -1"),
         ({"rule": "centered_clipping", "radius": -1.0}, "`merge.radius` must be a number >= 0; got -1"),
         ({"rule": "median", "trim": 0.1}, "merge.trim"),
     ],

@@ -76,7 +76,7 @@ def test_weights():
 
 
 def test_more_devices_than_there_are():
-    with pytest.raises(ConfigError, match=r"`devices.per_round` must be a whole number from 1 to 3, .*; got 4"):
+    with pytest.raises(ConfigError, match=r"`devices.per_round` must be an integer from 1 to 3, .*; got 4"):
         check_sampling("uniform", 4, 3)
     check_sampling("uniform", 3, 3)
     check_sampling("proportional", 4, 3)

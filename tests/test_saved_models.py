@@ -37,7 +37,7 @@ def command(*arguments: object) -> tuple[int, str]:
 
 
 def test_export_gives_the_same_numbers_in_both_formats(run: Path, tmp_path: Path) -> None:
-    files = export(run, tmp_path)
+    files = export(run, tmp_path, ["csv", "parquet"])
     assert sorted(file.name for file in files) == [
         f"{name}.{form}" for name in ("devices", "evaluation", "metrics") for form in ("csv", "parquet")
     ]
@@ -91,6 +91,57 @@ def test_predict_agrees_with_numpy(run: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "new.npz", x=population.test.x[:4])
     code, text = command("predict", run, "--data", tmp_path / "new.npz")
     assert (code, text.split()) == (0, [str(label) for label in expected[:4]])
+
+
+def run_on_table(folder: Path) -> Path:
+    """Write a table whose columns have names of their own, and train on it."""
+    random = np.random.default_rng(0)
+    rows = [f"{left:.3f},{right:.3f}" for left, right in random.normal(size=(120, 2))]
+    kinds = ["cat, small" if float(row.split(",")[0]) > 0 else "dog" for row in rows]
+    lines = [
+        f'{row},"{kind}",site {number % 4},{number}' for number, (row, kind) in enumerate(zip(rows, kinds, strict=True))
+    ]
+    (folder / "own.csv").write_text("\n".join(["age,size,kind,site,id", *lines]) + "\n")
+    columns = {"x_columns": ["size", "age"], "y_column": "kind", "device_column": "site"}
+    settings = {
+        "rounds": 4,
+        "solver": {"epochs": 2, "learning_rate": 0.5},
+        "devices": {"per_round": 4},
+        "data": {"name": "csv", "path": str(folder / "own.csv"), **columns},
+    }
+    fedprox.train(settings, out=folder / "run")
+    return folder / "run"
+
+
+def test_tables_are_read_by_the_column_names_of_the_run(tmp_path: Path) -> None:
+    own = run_on_table(tmp_path)
+    (tmp_path / "new.csv").write_text("id,age,size,note\n7,3.0,-0.1,a\n8,-3.0,0.2,b\n")
+    code, text = command("predict", own, "--data", tmp_path / "new.csv")
+    assert (code, text.splitlines()) == (0, ["cat, small", "dog"])
+    polars.read_csv(tmp_path / "new.csv").write_parquet(tmp_path / "new.parquet")
+    assert command("predict", own, "--data", tmp_path / "new.parquet") == (code, text)
+    assert command("predict", own, "--data", tmp_path / "new.csv", "--out", tmp_path / "labels.csv")[0] == 0
+    assert list(csv.reader((tmp_path / "labels.csv").read_text().splitlines())) == [["label"], ["cat, small"], ["dog"]]
+    shutil.copy(tmp_path / "own.csv", tmp_path / "again.csv")
+    code, text = command("evaluate", own, "--data", tmp_path / "again.csv", "--json")
+    assert (code, json.loads(text)["examples"]) == (0, 120)
+    assert json.loads(text)["train_loss"] == pytest.approx(evaluate(own)["train_loss"])
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "sentence"),
+    [
+        ("age,kind\n1.0,dog\n", [], "there must be a column 'size' for x; got age, kind"),
+        ("age,size\n1.0,\n", [], "x must have a number in every row; column 'size', row 0 has none"),
+        ("age,size\n1.0,2.0\n", ["--out", "labels.txt"], "`--out` must end in .csv or .npy; got 'labels.txt'"),
+    ],
+)
+def test_a_table_that_does_not_fit(tmp_path: Path, table: str, options: list[str], sentence: str) -> None:
+    own = run_on_table(tmp_path)
+    (tmp_path / "new.csv").write_text(table)
+    code, text = command("predict", own, "--data", tmp_path / "new.csv", *options)
+    assert code == 2
+    assert sentence in text
 
 
 @pytest.mark.parametrize(

@@ -411,7 +411,7 @@ def test_work_that_ends_early_replies_early(population, trace_file):
         ({"server": "buffered"}, "`systems.server` must be 'synchronous' unless systems.model = 'clock'"),
         ({"model": "clock", "server": "fedbuff"}, "`systems.server` must be one of synchronous, over_selection"),
         (on_clock("buffered", buffer=101), "`systems.buffer` must be at most `systems.concurrency`, 100"),
-        (on_clock("buffered", buffer=0), "`systems.buffer` must be a whole number >= 1; got 0"),
+        (on_clock("buffered", buffer=0), "`systems.buffer` must be an integer >= 1; got 0"),
         (on_clock("over_selection", over_selection=0.9), "`systems.over_selection` must be a number >= 1; got 0.9"),
         (on_clock("buffered", staleness=-1.0), "`systems.staleness` must be a number >= 0; got -1.0"),
         (on_clock("asynchronous", mixing=1.5), r"`systems.mixing` must be a number in \(0, 1\]; got 1.5"),

@@ -1,14 +1,18 @@
 """The list of settings: complete, the same on the page, on the command line and in errors."""
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from fedprox.cli import app
-from fedprox.cli.app import complete_config, complete_method, complete_setting
+import fedprox.solvers
+from fedprox.cli import app, main
+from fedprox.cli.completion import bash_words, complete_config, complete_method, complete_setting
 from fedprox.config import Config, with_overrides
+from fedprox.config.meanings import MEANINGS
 from fedprox.config.settings_list import all_settings, commented_toml, settings_page
 from fedprox.core.errors import ConfigError
 
@@ -37,6 +41,32 @@ def test_show_and_explain() -> None:
     assert (wrong.exit_code, wrong.stderr) == (2, "fedprox: unknown key `epochs`; did you mean `solver.epochs`?\n")
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"), [("lr", "solver.learning_rate"), ("mu", "method.mu"), ("K", "devices.per_round")]
+)
+def test_explain_knows_short_names(given: str, meant: str) -> None:
+    done = CliRunner().invoke(app, ["config", "explain", given])
+    assert (done.exit_code, done.stderr) == (2, f"fedprox: unknown key `{given}`; did you mean `{meant}`?\n")
+
+
+@pytest.mark.parametrize("arguments", [["new"], ["explain", "method.mu"]])
+def test_settings_of_every_config_are_told_without_jax(arguments: list[str]) -> None:
+    code = (
+        "import sys; from fedprox.cli import app; app(sys.argv[1:], standalone_mode=False); print('jax' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "config", *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_the_example_of_a_solver_option_works() -> None:
+    (option,) = (word.strip("`,") for word in MEANINGS["solver.options"].split() if word.startswith("solver.options."))
+    config = Config.from_dict(with_overrides({}, ["solver.name=adam", f"{option}=0.8"]))
+    assert config.solver.options == {"beta1": 0.8}
+    fedprox.solvers.build(config.solver)
+
+
 @pytest.mark.parametrize(("given", "meant"), [("mu=1", "method.mu"), ("lr=0.1", "solver.learning_rate")])
 def test_short_names_are_answered_with_the_key(given: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=rf"did you mean `{meant}`\?"):
@@ -50,6 +80,39 @@ def test_a_key_of_a_table_can_be_set() -> None:
 
 def test_completion_knows_recipes_keys_and_methods() -> None:
     assert "synthetic-1-1" in complete_config("syn")
-    assert complete_setting("solver.ep") == ["solver.epochs="]
+    assert complete_setting("solver.ep") == ["solver.epochs=", "solver.epochs=20"]
     assert "method.name=feddyn" in complete_setting("method.name=fedd")
     assert "fedprox" in complete_method("fedp")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("fedprox run synthetic-1-1 -s method.name = fedd", ["feddane", "feddyn"]),
+        ("fedprox run synthetic-1-1 -s method.mu = 1 -s solver.ep", ["solver.epochs=", "solver.epochs=20"]),
+        ("fedprox run synthetic-1-1 -s solver.epochs =", ["20"]),
+        ("fedprox sweep synthetic-1-1 -g data.name = synthetic_", ["synthetic_iid"]),
+        ("fedprox config explain solver.ep", ["solver.epochs"]),
+        ("fedprox data prepare fem", ["femnist"]),
+        ("fedprox paper figure12", ["figure12"]),
+        ("fedprox run synthetic-1-1 --track ten", ["tensorboard"]),
+    ],
+)
+def test_bash_completes_words_that_it_has_taken_apart(
+    words: str, completed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = words.split()
+    monkeypatch.setattr(sys, "argv", ["fedprox"])
+    monkeypatch.setenv("_FEDPROX_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "\n".join(parts))
+    monkeypatch.setenv("COMP_CWORD", str(len(parts) - 1))
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.split() == completed
+
+
+def test_words_of_other_shells_are_left_alone() -> None:
+    variables = {"_FEDPROX_COMPLETE": "complete_zsh", "COMP_WORDS": "a\n=", "COMP_CWORD": "1"}
+    with bash_words(variables):
+        pass
+    assert variables["COMP_WORDS"] == "a\n="

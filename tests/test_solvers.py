@@ -456,7 +456,7 @@ class _counting_compilations:  # noqa: N801 - reads as a sentence
     ("settings", "sentence"),
     [
         ({"name": "lbfgs", "options": {"memroy": 3}}, r"`solver.options.memroy` must be an option of lbfgs \(memory\)"),
-        ({"name": "lbfgs", "options": {"memory": 0}}, "`solver.options.memory` must be a whole number >= 1; got 0"),
+        ({"name": "lbfgs", "options": {"memory": 0}}, "`solver.options.memory` must be an integer >= 1; got 0"),
         ({"name": "adam", "options": {"beta1": 1.5}}, r"`solver.options.beta1` must be a number in \[0, 1\); got 1.5"),
         ({"name": "adam", "options": {"beta1": "x"}}, r"`solver.options.beta1` must be a number in \[0, 1\); got 'x'"),
         ({"name": "sgd", "options": {"beta1": 0.9}}, r"must be an option of sgd \(it has none\)"),

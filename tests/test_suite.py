@@ -63,7 +63,7 @@ def test_a_variant_takes_over_only_the_settings_it_knows(tmp_path):
     ("section", "sentence"),
     [
         ({"seed": 2}, "unknown key `compare.seed`; did you mean `seeds`?"),
-        ({"seeds": 0}, "`compare.seeds` must be a whole number >= 1; got 0"),
+        ({"seeds": 0}, "`compare.seeds` must be an integer >= 1; got 0"),
         ({"methods": "fedavg"}, "`compare.methods` must be a list of methods; got 'fedavg'"),
         ({"stragglers": [0.1, "x"]}, "`compare.stragglers` must be a list of numbers in [0, 1]; got [0.1, 'x']"),
         ({"stragglers": [2.0]}, "`compare.stragglers` must be a list of numbers in [0, 1]; got [2.0]"),

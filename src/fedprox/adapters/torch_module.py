@@ -90,7 +90,7 @@ class ModuleAt:
     losses_of: Loss
 
     def tensor(self, array: Any) -> torch.Tensor:
-        """Return a copy as a tensor: images of bytes as numbers from 0 to 1, other whole numbers as 64-bit ones."""
+        """Return a copy as a tensor: images of bytes as numbers from 0 to 1, other integers as 64-bit ones."""
         own = np.array(array)
         if own.dtype == np.uint8 and own.ndim > 2:
             own = own.astype(np.float32) / np.float32(255)

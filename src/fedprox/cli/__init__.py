@@ -25,6 +25,7 @@ from fedprox.cli import (
     watch,
 )
 from fedprox.cli.app import app, say_system_error
+from fedprox.cli.completion import bash_words
 
 __all__ = [
     "app",
@@ -55,7 +56,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        with bash_words():
+            app(prog_name="fedprox")
     except OSError as error:  # outside of commands: help that cannot be printed
         say_system_error(error)
         sys.exit(2)

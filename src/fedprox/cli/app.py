@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedprox import __version__
+from fedprox.cli.completion import complete_config, complete_setting
 from fedprox.core.errors import FedProxError
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ __all__ = [
     "Overrides",
     "answers_errors",
     "app",
-    "complete_config",
-    "complete_method",
-    "complete_setting",
     "error_console",
     "next_folder",
     "output_console",
@@ -46,34 +44,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def complete_config(incomplete: str) -> list[str]:
-    """Return the recipes, and the config files here, that begin like this."""
-    from fedprox.config.recipes import names
-
-    files = [str(path) for path in Path().glob("*.toml")]
-    return [name for name in [*names(), *files] if name.startswith(incomplete)]
-
-
-def complete_setting(incomplete: str) -> list[str]:
-    """Return the settings that begin like this, or, after "method.name=", the names of parts."""
-    from fedprox.config import Config
-    from fedprox.config.builtin_parts import BUILTIN
-    from fedprox.config.resolution import PLACES
-
-    fields = Config.model_fields.items()
-    keys = [f"{name}.{key}" for name, field in fields for key in getattr(field.annotation, "model_fields", ())]
-    keys += [name for name, field in fields if not hasattr(field.annotation, "model_fields")]
-    values = [f"{place.field}={name}" for place in PLACES for name in BUILTIN[place.group]]
-    return [text for text in [*(f"{key}=" for key in keys), *values] if text.startswith(incomplete)]
-
-
-def complete_method(incomplete: str) -> list[str]:
-    """Return the methods that begin like this."""
-    from fedprox.config.builtin_parts import BUILTIN
-
-    return [name for name in BUILTIN["methods"] if name.startswith(incomplete)]
 
 
 ConfigName = Annotated[

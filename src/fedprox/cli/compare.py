@@ -15,12 +15,12 @@ from fedprox.cli.app import (
     Overrides,
     answers_errors,
     app,
-    complete_method,
     error_console,
     next_folder,
     output_console,
     say_json,
 )
+from fedprox.cli.completion import complete_method
 
 if TYPE_CHECKING:
     from fedprox.experiments.suite import Suite

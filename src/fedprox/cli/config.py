@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedprox.cli.app import ConfigName, Overrides, answers_errors, app
+from fedprox.cli.completion import complete_key
 
 __all__ = ["commands"]
 
@@ -35,7 +36,12 @@ def show(
 
 @commands.command()
 @answers_errors
-def explain(key: Annotated[str, typer.Argument(metavar="KEY", help="A key such as method.mu, or a section.")]) -> None:
+def explain(
+    key: Annotated[
+        str,
+        typer.Argument(metavar="KEY", help="A key such as method.mu, or a section.", autocompletion=complete_key),
+    ],
+) -> None:
     """Say what a setting means, what it must be, and its default.
 
     Example: fedprox config explain solver.gamma

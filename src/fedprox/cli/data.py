@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedprox.cli.app import Json, Overrides, answers_errors, app, error_console, output_console, say_json
+from fedprox.cli.completion import complete_data
 
 if TYPE_CHECKING:
     from fedprox.data.partial_download import Progress
@@ -26,7 +27,12 @@ commands = typer.Typer(
 app.add_typer(commands, name="data")
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="mnist, femnist, shakespeare, sent140, cifar10 or fashion_mnist.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="mnist, femnist, shakespeare, sent140, cifar10 or fashion_mnist.",
+        autocompletion=complete_data,
+    ),
 ]
 From = Annotated[
     list[Path],

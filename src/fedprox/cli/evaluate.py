@@ -16,7 +16,7 @@ Device = Annotated[
     typer.Option(
         min=0,
         metavar="K",
-        help="The device whose model is meant, where devices have their own ([personal], ditto, pfedme).",
+        help="Use the model of device K, where devices have their own (with ditto, pfedme or a section `personal`).",
     ),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that has ended.")]
@@ -27,7 +27,8 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that has 
 def evaluate(
     run: Run,
     data: Annotated[
-        str, typer.Option(help="An .npz file, a LEAF folder or a data set; by default the run's own.")
+        str,
+        typer.Option(help="A CSV, Parquet or .npz file, a LEAF folder or a data set; by default the run's own."),
     ] = "",
     set_: Overrides = [],  # noqa: B006 - Typer reads the default and never changes it
     device: Device = None,
@@ -58,24 +59,38 @@ def evaluate(
 @answers_errors
 def predict(
     run: Run,
-    data: Annotated[Path, typer.Option(help="An .npz file with the array x, or an .npy file.")],
-    out: Annotated[Path | None, typer.Option(help="An .npy file for the labels; by default they are printed.")] = None,
+    data: Annotated[Path, typer.Option(help="A CSV or Parquet file, an .npz file with the array x, or an .npy file.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A .csv or .npy file for the labels; by default they are printed.")
+    ] = None,
     device: Device = None,
 ) -> None:
     """Print the label that a saved model gives each example.
 
-    Example: fedprox predict runs/synthetic-1-1-1 --data new.npz
+    Of a table, the features are the columns that the run's own data has them in.
+
+    Example: fedprox predict runs/synthetic-1-1-1 --data new.csv
     """
+    import csv
+
     import numpy as np
 
-    from fedprox.core.errors import DataError
-    from fedprox.runs.evaluate import predict, read_examples
+    from fedprox.core.errors import ConfigError, DataError
+    from fedprox.runs.evaluate import predict
+    from fedprox.runs.examples import read_examples
+    from fedprox.runs.reader import load_run
 
-    labels = predict(run, read_examples(data), device=device)
+    if out is not None and out.suffix not in (".csv", ".npy"):
+        raise ConfigError(f"`--out` must end in .csv or .npy; got {str(out)!r}")
+    labels = predict(run, read_examples(data, load_run(run).config), device=device)
     if out is None:
         typer.echo("\n".join(map(str, labels.tolist())))
         return
     try:
-        np.save(out, labels, allow_pickle=False)
+        if out.suffix == ".csv":
+            with out.open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([["label"], *([label] for label in labels.tolist())])
+        else:
+            np.save(out, labels, allow_pickle=False)
     except OSError as error:
         raise DataError(f"{out} cannot be written: {error.strerror}") from None

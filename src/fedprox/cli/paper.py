@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedprox.cli.app import Json, answers_errors, app, error_console, output_console, say_json
+from fedprox.cli.completion import complete_paper
 
 if TYPE_CHECKING:
     from fedprox.experiments.scheduler import Event, Job
@@ -21,7 +22,12 @@ __all__ = ["paper"]
 @app.command()
 @answers_errors
 def paper(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="list, all, table1, or figure1 to figure12.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="list, all, table1, or figure1 to figure12.", autocompletion=complete_paper
+        ),
+    ],
     scale: Annotated[str, typer.Option(help="smoke (seconds), desk (two hours), night (many hours) or full.")] = "desk",
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds per curve; by default those of the scale.")] = None,
     out: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedprox.cli.app import ConfigName, Json, Overrides, answers_errors, app, next_folder, say_json
+from fedprox.cli.completion import complete_tracker
 
 __all__ = ["run"]
 
@@ -21,7 +22,12 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     track: Annotated[
         list[str],
-        typer.Option("--track", metavar="NAME", help="Also write for tensorboard, mlflow or wandb; repeatable."),
+        typer.Option(
+            "--track",
+            metavar="NAME",
+            help="Also write for tensorboard, mlflow or wandb; repeatable.",
+            autocompletion=complete_tracker,
+        ),
     ] = [],  # noqa: B006 - as above
     as_json: Json = False,
 ) -> None:

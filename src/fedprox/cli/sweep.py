@@ -17,6 +17,7 @@ from fedprox.cli.app import (
     output_console,
     say_json,
 )
+from fedprox.cli.completion import complete_setting
 
 __all__ = ["sweep"]
 
@@ -27,7 +28,13 @@ def sweep(
     config: ConfigName,
     grid: Annotated[
         list[str],
-        typer.Option("-g", "--grid", metavar="KEY=VALUE,…", help="Values of a setting, or FIRST..LAST; repeatable."),
+        typer.Option(
+            "-g",
+            "--grid",
+            metavar="KEY=VALUE,…",
+            help="Values of a setting, or FIRST..LAST; repeatable.",
+            autocompletion=complete_setting,
+        ),
     ],
     set_: Overrides = [],  # noqa: B006 - Typer reads the default and never changes it
     out: Annotated[Path | None, typer.Option(help="The folder for the runs; by default runs/sweep-CONFIG.")] = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["BUILTIN"]
+__all__ = ["BUILTIN", "FILE_KINDS"]
 
 BUILTIN: Mapping[str, Mapping[str, str]] = {
     "data": {
@@ -110,3 +110,12 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
     "stopping": {},
 }
 """Group -> name -> "module:object"."""
+
+FILE_KINDS: Mapping[str, str] = {
+    ".npz": "npz",
+    ".csv": "csv",
+    ".parquet": "arrow",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+"""Ending of a data file -> the `data.name` that reads it."""

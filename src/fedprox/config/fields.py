@@ -28,7 +28,7 @@ MOST, SMALLEST, LARGEST = 10**9, 1e-30, 1e30
 
 # A field's description is its rule: the words between "must be" and "; got" in the error that a bad value gets.
 # -0.0 is 0.0: NumPy's generators refuse a scale with a sign.
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="a whole number >= 0")]
+Seed = Annotated[int, Field(ge=0, lt=2**63, description="an integer >= 0")]
 Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False, description="a number > 0")]
 NotNegative = Annotated[
     float,
@@ -36,8 +36,8 @@ NotNegative = Annotated[
     AfterValidator(lambda value: value + 0.0),
 ]
 NumberOrAuto = Annotated[NotNegative | Literal["auto"], Field(description="a number >= 0 or 'auto'")]
-Count = Annotated[int, Field(ge=1, le=MOST, description="a whole number >= 1")]
-CountOrZero = Annotated[int, Field(ge=0, le=MOST, description="a whole number >= 0")]
+Count = Annotated[int, Field(ge=1, le=MOST, description="an integer >= 1")]
+CountOrZero = Annotated[int, Field(ge=0, le=MOST, description="an integer >= 0")]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, description="a number in [0, 1]")]
 BelowOne = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False, description="a number in [0, 1)")]
 Flag = Annotated[bool, Field(description="true or false")]

@@ -36,7 +36,7 @@ MEANINGS: Mapping[str, str] = {
     "solver.momentum": "momentum of SGD",
     "solver.nesterov": "whether that momentum is Nesterov's",
     "solver.weight_decay": "L2 penalty of the local objective",
-    "solver.options": "further options of the solver, such as solver.options.b1 for Adam",
+    "solver.options": "further options of the solver, such as solver.options.beta1 for Adam",
     "devices.per_round": "K, the devices chosen in a round",
     "devices.sampling": "uniform: without replacement, merged by size; proportional: drawn by size, merged equally; "
     "others choose by loss or speed",

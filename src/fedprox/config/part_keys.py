@@ -182,5 +182,5 @@ def rule_in_words(annotation: Any) -> str:
         return described[0] if described else rule_in_words(plain)
     if typing.get_origin(annotation) is Literal:
         return f"one of {', '.join(map(str, typing.get_args(annotation)))}"
-    words = {float: "a number", int: "a whole number", bool: "true or false", str: "text", Path: "text"}
+    words = {float: "a number", int: "an integer", bool: "true or false", str: "text", Path: "text"}
     return words.get(annotation, f"of the type {getattr(annotation, '__name__', annotation)}")

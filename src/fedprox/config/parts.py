@@ -29,13 +29,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import PurePath
 from typing import Any
 
-from fedprox.config.builtin_parts import BUILTIN
+from fedprox.config.builtin_parts import BUILTIN, FILE_KINDS
 from fedprox.config.fields import PartSection
 from fedprox.config.part_keys import GROUPS, REQUIRED, Key, part_keys, passed_always, returns_part
 from fedprox.config.part_search import add_current_folder, is_command
 from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.extras import MissingExtraError
 
 __all__ = ["build_part", "builtin_names", "capability", "check_kind", "find_part", "is_builtin"]
 
@@ -72,7 +74,7 @@ def find_part(group: str, name: str, field: str) -> Any:
         known = [*BUILTIN[group], *dict.fromkeys(point.name for point in installed)]
         rule = f"one of {', '.join([*known, 'module:object'])}" if known else "module:object"
         rule += f" or {GROUPS[group].also}" if GROUPS[group].also else ""
-        raise ConfigError(f"`{field}` must be {rule}; got {name!r}{nearest(name, known)}")
+        raise ConfigError(f"`{field}` must be {rule}; got {name!r}{_file_hint(group, name) or nearest(name, known)}")
     return _imported(found[0].value, field)
 
 
@@ -143,10 +145,18 @@ def capability(value: Any, name: str, default: Any) -> Any:
     return getattr(owner, name, default) if not callable(owner) or isinstance(owner, type) else default
 
 
+def _file_hint(group: str, name: str) -> str:
+    """Return how a file is read that was given in place of a data set's name."""
+    kind = FILE_KINDS.get(PurePath(name.removesuffix(".gz")).suffix) if group == "data" else None
+    return f": to read the file, set `data.name` to {kind!r} and `data.path` to {name!r}" if kind else ""
+
+
 def _imported(path: str, field: str) -> Any:
     module, _, name = path.partition(":")
     try:
         found: Any = importlib.import_module(module)
+    except MissingExtraError:  # its sentence says what to install
+        raise
     except (Exception, SystemExit) as error:  # whatever a module's own code raises
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         is_missing = isinstance(error, ModuleNotFoundError) and module.split(".")[0] == (error.name or "").split(".")[0]

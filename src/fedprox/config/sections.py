@@ -121,7 +121,7 @@ class SystemsConfig(PartSection):
         Field(description="a number of seconds > 0 or a quantile of what the chosen devices need, such as 'q0.8'"),
     ] = "q0.8"
     rare_labels: Annotated[
-        list[CountOrZero], Field(max_length=10**6, description="a list of labels, which are whole numbers >= 0")
+        list[CountOrZero], Field(max_length=10**6, description="a list of labels, which are integers >= 0")
     ] = Field(default_factory=list)
     rare_by: NotNegative = 2.0
     server: Annotated[
@@ -203,5 +203,5 @@ class DeployConfig(Section):
     max_norm: NumberOrAuto = "auto"
     max_samples: CountOrZero = 0
     max_weight: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, description="a number in (0, 1]")] = 1.0
-    nodes: list[int] = Field(default_factory=list, description="a list of node ids, which are whole numbers")
+    nodes: list[int] = Field(default_factory=list, description="a list of node ids, which are integers")
     join_seconds: Positive = 300.0

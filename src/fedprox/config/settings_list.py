@@ -12,14 +12,14 @@ from typing import Any
 
 from fedprox.config.builtin_parts import BUILTIN
 from fedprox.config.config import Config
-from fedprox.config.meanings import MEANINGS
+from fedprox.config.meanings import MEANINGS, SHORT_NAMES
 from fedprox.config.part_keys import REQUIRED, part_keys, rule_in_words
 from fedprox.config.parts import find_part
 from fedprox.config.resolution import PLACES
 from fedprox.config.toml import dump_toml
 from fedprox.core.errors import ConfigError, nearest
 
-__all__ = ["Setting", "all_settings", "commented_toml", "find_setting", "settings_page"]
+__all__ = ["Setting", "all_settings", "commented_toml", "find_setting", "section_settings", "settings_page"]
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,17 @@ def all_settings() -> list[Setting]:
     """Return every setting, section by section, those of single parts after those of their section.
 
     >>> next(each for each in all_settings() if each.key == "solver.epochs").rule
-    'a whole number >= 1'
+    'an integer >= 1'
     """
+    found = []
+    for name, field in Config.model_fields.items():
+        found += [each for each in section_settings() if each.key.partition(".")[0] == name]
+        found += _of_parts(name, set(getattr(field.annotation, "model_fields", ())))
+    return found
+
+
+def section_settings() -> list[Setting]:
+    """Return the settings that every config has. No part is imported for them, and so no JAX."""
     found = []
     for name, field in Config.model_fields.items():
         section: Any = field.annotation
@@ -58,7 +67,6 @@ def all_settings() -> list[Setting]:
             default = inner.get_default(call_default_factory=True)
             rule = _names(place) or inner.description or ""
             found.append(Setting(place, rule, _toml(default), MEANINGS.get(place, "")))
-        found += _of_parts(name, set(section.model_fields))
     return found
 
 
@@ -68,10 +76,13 @@ def find_setting(key: str) -> list[Setting]:
     >>> [each.only for each in find_setting("method.alpha")]
     ['feddyn']
     """
+    if own := [each for each in section_settings() if each.key == key]:
+        return own
     every = all_settings()
     found = [each for each in every if each.key == key or each.key.startswith(f"{key}.")]
     if not found:
-        ends = [each.key for each in every if each.key.endswith(f".{key}")]
+        short = [SHORT_NAMES[key]] if key in SHORT_NAMES else []
+        ends = short + [each.key for each in every if each.key.endswith(f".{key}")]
         hint = f"; did you mean `{ends[0]}`?" if ends else nearest(key, [each.key for each in every])
         raise ConfigError(f"unknown key `{key}`{hint}")
     return found
@@ -79,11 +90,12 @@ def find_setting(key: str) -> list[Setting]:
 
 def commented_toml() -> str:
     """Return a config file with every setting of a default run, each with its meaning as a comment."""
-    lines = ["# Every setting with its default. Remove what you do not change."]
+    lines = [
+        "# Every setting with its default. Remove what you do not change.",
+        "# A method, solver, model or data set may have more: fedprox config explain method",
+    ]
     section = ""
-    for each in all_settings():
-        if each.only:
-            continue
+    for each in section_settings():
         *sections, key = each.key.split(".")
         if sections and sections[0] != section:
             section = sections[0]

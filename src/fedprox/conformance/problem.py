@@ -5,7 +5,7 @@ The model is linear in two layers, prediction = (x @ first) @ second, and a devi
     F(w) = mean_i (prediction_i - y_i)^2 / 2.
 
 The layers have different sizes, so that a term that is averaged or counted per layer shows. In a second problem, for
-functions that take sparse embeddings, x holds whole numbers and prediction = embedding[x] @ second.
+functions that take sparse embeddings, x holds integers and prediction = embedding[x] @ second.
 
 The reference takes plain steps w <- w - eta (grad F(w) + mu (w - w^t)) in double precision. Its gradient of F and of
 the proximal term comes from finite differences of h itself, so that it shares no derivation with the code under test.

@@ -76,7 +76,7 @@ def short(value: object) -> str:
     """
     try:
         text = repr(value)
-    except ValueError:  # a whole number with more digits than Python prints
+    except ValueError:  # an integer with more digits than Python prints
         text = f"a number of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
     return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
 

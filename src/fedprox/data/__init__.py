@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedprox import models
 from fedprox.config import Config, DataConfig
+from fedprox.config.builtin_parts import FILE_KINDS
 from fedprox.config.parts import build_part, check_kind, is_builtin
 from fedprox.core.errors import ConfigError
 from fedprox.data.arrow import read_arrow
@@ -99,9 +100,7 @@ def find_settings(source: str) -> dict[str, str]:
     ({'name': 'mnist'}, {'name': 'npz', 'path': 'mine.npz'})
     """
     path = Path(source)
-    kind = {".npz": "npz", ".csv": "csv", ".parquet": "arrow", ".arrow": "arrow", ".feather": "arrow"}.get(
-        path.suffix if path.suffix != ".gz" else Path(path.stem).suffix
-    )
+    kind = FILE_KINDS.get(path.suffix if path.suffix != ".gz" else Path(path.stem).suffix)
     if kind is None and (path / "train").is_dir():
         kind = "leaf"
     elif kind is None and (path.is_dir() or "/" in source):

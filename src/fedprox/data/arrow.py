@@ -6,7 +6,8 @@ without it a fifth of each device's rows is drawn with the seed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fedprox.core.reading import reading
 from fedprox.data.columns import Columns
 from fedprox.population import Population
 
-__all__ = ["read_arrow"]
+__all__ = ["read_arrow", "read_features"]
 
 
 def read_arrow(
@@ -40,16 +41,7 @@ def read_arrow(
       device_column: whose row it is; "" puts all rows on one device, for `data.partition` to divide.
       test_column: true for test rows; by default `test` where there is one.
     """
-    with needs_extra("arrow", "`data.name` = 'arrow'"):
-        import pyarrow
-        import pyarrow.feather
-        import pyarrow.parquet
-    file = Path(path)
-    with reading(path, "a readable Arrow or Parquet file", name=f"data file {path}"):
-        with file.open("rb") as content:
-            is_parquet = content.read(4) == b"PAR1"
-        table = pyarrow.parquet.read_table(file) if is_parquet else pyarrow.feather.read_table(file)
-        table.validate(full=True)  # offsets and lengths that point outside would be read as they are
+    with _open_table(path) as table:
         marks = test_column or ("test" if "test" in table.column_names else "")
         roles = [name for name in (y_column, device_column, marks) if name]
         for name in (*roles, *x_columns):
@@ -67,6 +59,33 @@ def read_arrow(
             )
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
+
+
+def read_features(path: str | Path, x_columns: Sequence[str], others: Sequence[str]) -> NDArray[Any]:
+    """Read the features alone: `x_columns`, or `x` where there is one, and else all columns but `others`."""
+    with _open_table(path) as table:
+        for name in x_columns:
+            if name not in table.column_names:
+                raise DataError(f"data file {path} must have the columns {', '.join(x_columns)}; {name} is missing")
+        try:
+            return _features(table, list(x_columns), others)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+
+
+@contextmanager
+def _open_table(path: str | Path) -> Iterator[Any]:
+    with needs_extra("arrow", "`data.name` = 'arrow'"):
+        import pyarrow
+        import pyarrow.feather
+        import pyarrow.parquet
+    file = Path(path)
+    with reading(path, "a readable Arrow or Parquet file", name=f"data file {path}"):
+        with file.open("rb") as content:
+            is_parquet = content.read(4) == b"PAR1"
+        table = pyarrow.parquet.read_table(file) if is_parquet else pyarrow.feather.read_table(file)
+        table.validate(full=True)  # offsets and lengths that point outside would be read as they are
+        yield table
 
 
 def _column(table: Any, name: str) -> NDArray[Any]:

@@ -45,7 +45,7 @@ def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
             tests = int(size) // 5
             parts = []
             for part, count in (("train", int(size) - tests), ("test", tests)):
-                shares = np.diff(np.arange(PER_DEVICE + 1) * count // PER_DEVICE)  # as equal as whole numbers allow
+                shares = np.diff(np.arange(PER_DEVICE + 1) * count // PER_DEVICE)  # as equal as integers allow
                 letters = [(device + place) % LETTERS for place in range(PER_DEVICE)]
                 rows = np.concatenate([hands[a].deal(part, n) for a, n in zip(letters, shares, strict=True)])
                 parts.append((x[rows], labels[rows]))

@@ -107,7 +107,7 @@ class Node:
         except ValueError:  # Python refuses to read them, since the time grows with the square of the digits
             most = sys.get_int_max_str_digits()
             raise DataError(
-                f"{self._file} must have whole numbers of at most {most} digits; one in the value {self._place(begin)} "
+                f"{self._file} must have integers of at most {most} digits; one in the value {self._place(begin)} "
                 "has more"
             ) from None
         except RecursionError:

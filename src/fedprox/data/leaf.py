@@ -166,7 +166,7 @@ def _numbers(where: str, x: list[Any], y: list[Any]) -> Rows:
     wrong = (labels < 0) | (labels != np.floor(labels)) | ~np.isfinite(labels)
     if wrong.any():
         bad = int(wrong.argmax())
-        raise DataError(f"{where} must have labels that are whole numbers >= 0; row {bad} has {y[bad]!r}")
+        raise DataError(f"{where} must have labels that are integers >= 0; row {bad} has {y[bad]!r}")
     if (labels >= _MOST_CLASSES).any():
         bad = int(labels.argmax())
         raise DataError(f"{where} must have labels below {_MOST_CLASSES}; row {bad} has {y[bad]!r}")

@@ -246,5 +246,5 @@ def _reply(said: Any, to: Message) -> Message:
 def _read_number(context: Context) -> int:
     number = context.node_config.get("partition-id")
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ConfigError(f"the node's config must hold partition-id, a whole number >= 0; got {number!r}")
+        raise ConfigError(f"the node's config must hold partition-id, an integer >= 0; got {number!r}")
     return number

@@ -51,9 +51,9 @@ def write_keys(folder: Path, *, nodes: int, hosts: Sequence[str] = ("localhost",
     if not names:
         raise ConfigError("`--host` must name at least one host; got none")
     if not 1 <= days <= _MOST_DAYS:
-        raise ConfigError(f"`--days` must be a whole number from 1 to {_MOST_DAYS}; got {days}")
+        raise ConfigError(f"`--days` must be an integer from 1 to {_MOST_DAYS}; got {days}")
     if not 1 <= nodes <= _MOST_NODES:
-        raise ConfigError(f"`--nodes` must be a whole number from 1 to {_MOST_NODES}; got {nodes}")
+        raise ConfigError(f"`--nodes` must be an integer from 1 to {_MOST_NODES}; got {nodes}")
     with reading(folder, "a folder for keys", error=ConfigError):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"the folder for keys must be empty or not there yet; got {folder}")

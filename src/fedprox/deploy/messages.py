@@ -276,9 +276,9 @@ class Introduction:
         names = ("device", "train_samples", "test_samples")
         device, train, test = (_whole(values, name) for name in names)
         if not 1 <= train <= _MOST_SAMPLES:
-            raise WrongMessageError(f"`train_samples` must be a whole number from 1 to {_MOST_SAMPLES}; got {train}")
+            raise WrongMessageError(f"`train_samples` must be an integer from 1 to {_MOST_SAMPLES}; got {train}")
         if test > _MOST_SAMPLES:
-            raise WrongMessageError(f"`test_samples` must be a whole number from 0 to {_MOST_SAMPLES}; got {test}")
+            raise WrongMessageError(f"`test_samples` must be an integer from 0 to {_MOST_SAMPLES}; got {test}")
         return cls(device, train, test)
 
 
@@ -366,7 +366,7 @@ def _values(records: RecordDict) -> Mapping[str, Any]:
 def _whole(values: Mapping[str, Any], name: str) -> int:
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise WrongMessageError(f"`{name}` must be a whole number >= 0; got {short(value)}")
+        raise WrongMessageError(f"`{name}` must be an integer >= 0; got {short(value)}")
     return value
 
 

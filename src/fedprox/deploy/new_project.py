@@ -58,7 +58,8 @@ def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 
         for path, text in contents.items():
             path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
-        raise ConfigError(f"the new app cannot be written to {folder}: {reason(error)}") from None
+        why = getattr(error, "strerror", None) or reason(error)
+        raise ConfigError(f"the new app cannot be written to {folder}: {why}") from None
     return list(contents)
 
 

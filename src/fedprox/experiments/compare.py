@@ -23,6 +23,7 @@ from fedprox.methods import Method
 from fedprox.runs.curve_axis import SECONDS, WASTED, Axis, common_end, common_loss, first_at, value_at
 from fedprox.runs.folder import check_empty, read_complete
 from fedprox.runs.history import History
+from fedprox.runs.summary_text import counted, percent
 
 __all__ = [
     "Comparison",
@@ -53,6 +54,12 @@ class Comparison:
 
     histories: dict[str, list[History]]
     summaries: dict[str, list[dict[str, Any]]]
+
+    def __repr__(self) -> str:
+        """Return the variants with their final test accuracy, means over seeds, as text."""
+        ends = ", ".join(f"{row['method']} {percent(row['test_accuracy'])}" for row in self.table())
+        seeds = max((len(histories) for histories in self.histories.values()), default=0)
+        return f"Comparison({counted(seeds, 'seed')}, test accuracy: {ends})"
 
     def table(self) -> list[dict[str, Any]]:
         """Return one row per variant: means over seeds of the final values, own metrics included, and outcomes."""

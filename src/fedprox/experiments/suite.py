@@ -56,9 +56,9 @@ def read_suite(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Suite]:
     rules: dict[str, tuple[Callable[[Any], bool], str]] = {
         "methods": (lambda value: _is_list(value, lambda item: isinstance(item, str)) and value, "a list of methods"),
         "stragglers": (lambda value: _is_list(value, _is_share), "a list of numbers in [0, 1]"),
-        "seeds": (lambda value: type(value) is int and value >= 1, "a whole number >= 1"),
+        "seeds": (lambda value: type(value) is int and value >= 1, "an integer >= 1"),
         "mus": (lambda value: _is_list(value, _is_mu) and value, "a list of numbers >= 0"),
-        "mu_rounds": (lambda value: type(value) is int and value >= 1, "a whole number >= 1"),
+        "mu_rounds": (lambda value: type(value) is int and value >= 1, "an integer >= 1"),
     }
     given: dict[str, Any] = {}
     for key, value in section.items():

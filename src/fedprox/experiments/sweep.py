@@ -59,7 +59,7 @@ class Sweep:
 
 
 def axis(text: str) -> Axis:
-    """Read `section.key=value,value,...`; a range of whole numbers is written first..last.
+    """Read `section.key=value,value,...`; a range of integers is written first..last.
 
     >>> axis("method.mu=0.1,1").values, axis("seed=0..3").values
     (('0.1', '1'), ('0', '1', '2', '3'))

@@ -117,7 +117,7 @@ def _matched(key: str, patterns: Iterable[str], names: list[str], model: Model) 
 def _check_statistics(config: Config, model: Model, averaged: frozenset[str]) -> None:
     if model.training is not None and config.solver.batch_size == 0:
         raise ConfigError(
-            f"`solver.batch_size` must be a whole number >= 1 with {model.name}, whose statistics are those of "
+            f"`solver.batch_size` must be an integer >= 1 with {model.name}, whose statistics are those of "
             "mini-batches; got 0"
         )
     if averaged and config.privacy.clip > 0:

@@ -3,7 +3,7 @@
 XLA writes a product of two matrices inline as long as no dimension exceeds `SMALL`; a larger one it hands to a library,
 which the code of a single kernel cannot call. A product of a matrix with a vector, and sums of a few products of
 numbers, it writes well at any size. So within a single kernel a matrix with many columns is taken a vector at a time,
-with zeros up to a whole number of vector registers.
+with zeros up to a multiple of a vector register.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _scores(params: Tree, inputs: jax.Array) -> jax.Array:
 def _looked_up(table: jax.Array, x: jax.Array) -> jax.Array:
     """Return row x[b, t] of the table at [t, b]; numbers without a row give NaN, which no loss can hide."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise DataError(f"x must be whole numbers, one per character or word; got {x.dtype}")
+        raise DataError(f"x must be integers, one per character or word; got {x.dtype}")
     numbers = x.T.astype(jnp.int32)
     return table.at[numbers].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 

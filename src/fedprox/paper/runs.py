@@ -18,7 +18,7 @@ from typing import Any
 from fedprox import data
 from fedprox.config import Config
 from fedprox.config.recipes import load_settings
-from fedprox.core.errors import RunError
+from fedprox.experiments.compare import failure
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.paper.experiments import Curve
 from fedprox.paper.protocol import DATASETS
@@ -166,7 +166,7 @@ def run_missing(
     ended = run_jobs(todo, workers=workers, on_event=on_event, on_end=keep)
     failed = [end for end in ended if end.error is not None]
     if failed:
-        raise RunError(f"{len(failed)} of {len(todo)} runs failed; {failed[0].job.out}: {failed[0].error}")
+        raise failure(failed, len(todo))
     return len(todo)
 
 

@@ -149,7 +149,7 @@ def check_sampling(scheme: str, per_round: int, devices: int) -> None:
     sampler = find_part("samplers", scheme, "devices.sampling")
     if not getattr(sampler, "with_replacement", True) and not 1 <= per_round <= devices:
         raise ConfigError(
-            f"`devices.per_round` must be a whole number from 1 to {devices}, the number of devices, "
+            f"`devices.per_round` must be an integer from 1 to {devices}, the number of devices, "
             f"with {scheme} sampling; got {per_round}"
         )
 

@@ -48,8 +48,8 @@ def _checked(given: object, name: str, view: WorkView) -> Workload:
     budget = np.asarray(given)
     if budget.shape != (len(view.cohort),) or budget.dtype.kind not in "iu" or budget.min(initial=0) < 0:
         raise RunError(
-            f"the systems model {name!r} must return a whole number of steps >= 0 for each of {len(view.cohort)} "
-            f"devices; got {given!r}"
+            f"the systems model {name!r} must return a number of steps, an integer >= 0, for each of "
+            f"{len(view.cohort)} devices; got {given!r}"
         )
     per_epoch: NDArray[np.int64] = np.asarray(steps_per_epoch(view.cohort.samples, view.batch_size))
     work = budget.astype(np.int64)

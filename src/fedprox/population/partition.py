@@ -27,7 +27,7 @@ Devices = NDArray[np.int64]
 
 
 def iid(rows: int, devices: int, seed: int = 0) -> Devices:
-    """Deal rows out in random order, as equally as whole numbers allow.
+    """Deal rows out in random order, as equally as integers allow.
 
     >>> np.bincount(iid(10, 3)).tolist()
     [4, 3, 3]
@@ -100,9 +100,7 @@ def by_classes(y: ArrayLike, devices: int, classes: int, sizes: ArrayLike | None
     labels = _labels(y)
     present = np.unique(labels)
     if not 1 <= classes <= len(present):
-        raise ConfigError(
-            f"`classes` must be a whole number from 1 to {len(present)}, the number of labels; got {classes}"
-        )
+        raise ConfigError(f"`classes` must be an integer from 1 to {len(present)}, the number of labels; got {classes}")
     if devices * classes < len(present):
         raise ConfigError(
             f"`devices` times `classes` must be at least {len(present)}, the number of labels; got {devices * classes}"
@@ -127,7 +125,7 @@ def by_classes(y: ArrayLike, devices: int, classes: int, sizes: ArrayLike | None
 
 
 def _scaled(sizes: NDArray[np.float64], rows: int) -> NDArray[np.int64]:
-    """Return whole numbers >= 1 in proportion to `sizes` that add up to `rows`."""
+    """Return integers >= 1 in proportion to `sizes` that add up to `rows`."""
     if len(sizes) == 0 or not np.isfinite(sizes).all() or (sizes <= 0).any():
         raise ConfigError("`sizes` must be numbers > 0, at least one")
     _enough(rows, len(sizes))
@@ -147,10 +145,10 @@ def _none_empty(device: Devices, devices: int) -> Devices:
 def _labels(y: ArrayLike) -> NDArray[Any]:
     labels = np.asarray(y)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(f"y must be labels, whole numbers in one row each; got {labels.dtype} of shape {labels.shape}")
+        raise DataError(f"y must be labels, integers in one row each; got {labels.dtype} of shape {labels.shape}")
     return labels
 
 
 def _enough(rows: int, devices: int) -> None:
     if not 1 <= devices <= rows:
-        raise ConfigError(f"`devices` must be a whole number from 1 to {rows}, the number of rows; got {devices}")
+        raise ConfigError(f"`devices` must be an integer from 1 to {rows}, the number of rows; got {devices}")

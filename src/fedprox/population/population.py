@@ -27,7 +27,7 @@ __all__ = ["Population", "Samples", "checked_rows", "split"]
 Array = NDArray[Any]
 
 _LARGEST = 2**20 - 1  # of a label; one beyond it is a mistake, since a model has parameters for each below
-_EXACT = 2**24  # up to which single precision holds every whole number
+_EXACT = 2**24  # up to which single precision holds every integer
 
 
 class RowCheck(Protocol):
@@ -298,7 +298,7 @@ def _offsets(sizes: Array) -> NDArray[np.int64]:
 def checked_rows(
     x: Array, y: Array, offsets: NDArray[np.int64], names: Sequence[Any], classes: int | None = None
 ) -> tuple[Array, Array]:
-    """Return x as float32 or whole numbers, and y as int32 labels or float32 targets.
+    """Return x as float32 or integers, and y as int32 labels or float32 targets.
 
     Refuses what is not finite and labels that are negative or, where `classes` is given, too large; the message names
     the device and its row.
@@ -315,7 +315,7 @@ def checked_rows(
     if x.dtype.kind in "iu":
         if (row := _first_inexact(x)) is not None:
             raise DataError(
-                f"x must be whole numbers that single precision holds exactly (all up to 2^24), below 2^31; "
+                f"x must be integers that single precision holds exactly (all up to 2^24), below 2^31; "
                 f"{where(row)} has another"
             )
     else:
@@ -326,7 +326,7 @@ def checked_rows(
             raise DataError(f"x must be finite numbers; {where(int(finite.argmin()))} is not")
     if y.dtype.kind in "iub":
         if len(y) and y.min() < 0:
-            raise DataError(f"labels must be whole numbers >= 0; {where(int(y.argmin()))} has {y.min()}")
+            raise DataError(f"labels must be integers >= 0; {where(int(y.argmin()))} has {y.min()}")
         if len(y) and y.max() > _LARGEST:
             raise DataError(f"labels must be at most {_LARGEST}; {where(int(y.argmax()))} has {y.max()}")
         if classes and len(y) and y.max() >= classes:
@@ -344,7 +344,7 @@ def checked_rows(
 
 
 def _first_inexact(x: Array) -> int | None:
-    """Return the first row with a whole number that single precision, or 32 bits, cannot hold; None where all fit."""
+    """Return the first row with an integer that single precision, or 32 bits, cannot hold; None where all fit."""
     if x.size == 0 or x.dtype.itemsize <= 2 or max(abs(int(x.min())), abs(int(x.max()))) <= _EXACT:
         return None
     fits = (x < 2**31) & (x.astype(np.float32) == x.astype(np.float64))  # below 2^53 a double is exact

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError, nearest
 
-__all__ = ["Table", "read_table"]
+__all__ = ["Table", "class_names", "feature_columns", "read_table"]
 
 Columns = str | Sequence[str]
 
@@ -50,16 +50,21 @@ def read_table(
         if name not in names:
             hint = nearest(name, names) or (" (device=None puts all rows on one device)" if role == "device" else "")
             raise DataError(f"there must be a column {name!r} for {role}; got {_listed(names)}{hint}")
-    if isinstance(x, str):
-        features = _stacked(table, x, names)
-    else:
-        chosen = list(x) or [name for name in names if name not in roles.values()]
-        if not chosen:
-            raise DataError(f"there must be columns for x beside {', '.join(roles.values())}; got {_listed(names)}")
-        features = np.stack([_numbers(table, name, names) for name in chosen], axis=1)
+    features = feature_columns(table, x, list(roles.values()))
     marks = None if test is None else _truth(_column(table, test), test)
     whose = _column(table, device) if device else None
     return Table(features, _column(table, y), whose, marks, class_names(table, y))
+
+
+def feature_columns(table: Any, x: Columns, others: Sequence[str]) -> NDArray[Any]:
+    """Return the features of a table: the columns `x`, or where none is named all but `others`."""
+    names = _names(table)
+    if isinstance(x, str):
+        return _stacked(table, x, names)
+    chosen = list(x) or [name for name in names if name not in others]
+    if not chosen:
+        raise DataError(f"there must be columns for x beside {', '.join(others)}; got {_listed(names)}")
+    return np.stack([_numbers(table, name, names) for name in chosen], axis=1)
 
 
 def class_names(table: Any, y: str) -> tuple[str, ...] | None:

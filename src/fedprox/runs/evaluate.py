@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,12 @@ from fedprox.population.labels import Labels, decode
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.population.renumbered import aligned, targets
 from fedprox.runs.deployed import check_whole_model, configured_data
+from fedprox.runs.examples import column_roles
 from fedprox.runs.own_models import choose_device_model, read_own_models, read_personal_models
 from fedprox.runs.reader import SavedRun, load_run
 from fedprox.runs.replaced import Replaced, check_present, check_replaced, describe_parts
 
-__all__ = ["data_settings", "evaluate", "predict", "read_examples"]
+__all__ = ["data_settings", "evaluate", "predict"]
 
 _ROWS = 4096  # predicted at a time
 
@@ -138,31 +138,18 @@ def _device_needed(run: SavedRun) -> ConfigError:
 def data_settings(run: str | Path, source: str, overrides: list[str]) -> Config:
     """Return the run's config with its `[data]` replaced by what `source` names: a file, a folder or a data set.
 
-    A name that ends in .npz is such a file, a folder with `train` and `test` in it a LEAF folder. Other data have the
-    default `[compat]`, unless an override says otherwise.
+    The ending of a file says what it is (npz, csv, parquet, arrow, feather); a folder with `train` and `test` in it is
+    a LEAF folder. A table's columns have the names that they have in the run's own data. Other data have the default
+    `[compat]`, unless an override says otherwise.
     """
-    settings = load_run(run).config.to_dict()
+    config = load_run(run).config
+    settings = config.to_dict()
     if source:
         settings["data"] = data.find_settings(source)
+        if settings["data"]["name"] in ("csv", "arrow"):
+            settings["data"] |= {key: value for key, value in column_roles(config).items() if value}
         del settings["compat"]
     return Config.from_dict(with_overrides(settings, overrides))
-
-
-def read_examples(path: str | Path) -> NDArray[Any]:
-    """Read the array `x` of an npz file, or the one of an npy file."""
-    try:
-        with Path(path).open("rb") as file:
-            content = np.load(file, allow_pickle=False)
-            if isinstance(content, np.ndarray):
-                return content
-            if "x" not in content.files:
-                raise DataError(f"data file {path} must hold the array x; it has {', '.join(content.files)}")
-            examples: NDArray[Any] = content["x"]
-            return examples
-    except FileNotFoundError:
-        raise DataError(f"data file {path} does not exist") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"data file {path} is not a readable npz or npy file: {error}") from None
 
 
 def _labels(run: SavedRun) -> Labels:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprox.core.errors import ConfigError, RunFolderError
+from fedprox.core.extras import needs_extra
 from fedprox.core.files import write_atomically
 from fedprox.runs.history import History
 from fedprox.runs.reader import load_run
@@ -19,10 +20,10 @@ FORMATS = ("csv", "parquet")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def export(path: str | Path, out: str | Path | None = None, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write metrics, devices and evaluation of a run folder as tables, by default to its folder `export`.
+def export(path: str | Path, out: str | Path | None = None, formats: Sequence[str] = ("csv",)) -> list[Path]:
+    """Write metrics, devices and evaluation of a run folder as tables, by default as CSV to its folder `export`.
 
-    `devices` has one line for each device of each round. Returns the files written.
+    Parquet needs the extra `frames`. `devices` has one line for each device of each round. Returns the files written.
     """
     if unknown := [form for form in formats if form not in FORMATS]:
         raise ConfigError(f"a format must be one of {', '.join(FORMATS)}; got {unknown[0]!r}")
@@ -77,6 +78,8 @@ def _harmless(cell: Any) -> Any:
 
 
 def _parquet(rows: History) -> bytes:
+    with needs_extra("frames", "a Parquet export"):
+        import polars  # noqa: F401 - what `to_polars` needs, for a sentence that names the export
     frame = rows.to_polars()
     buffer = io.BytesIO()
     frame.write_parquet(buffer)

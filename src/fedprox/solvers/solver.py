@@ -118,5 +118,5 @@ class Solver(Protocol):
 
 
 def span(*numbers: Any) -> NDArray[np.int32]:
-    """Return whole numbers as one small array: one argument of a compiled program is cheaper than several."""
+    """Return integers as one small array: one argument of a compiled program is cheaper than several."""
     return np.array(numbers, np.int32)

@@ -161,13 +161,13 @@ def certify(
 
 def _check_arguments(rounds: int, resample: int, round: int, epsilon: float, most_devices: int) -> None:
     if resample != 0 and resample < FEWEST:
-        raise ConfigError(f"`--resample` must be 0 or a whole number >= {FEWEST}; got {resample}")
+        raise ConfigError(f"`--resample` must be 0 or an integer >= {FEWEST}; got {resample}")
     if resample and not 1 <= round <= rounds:
-        raise ConfigError(f"`--round` must be a whole number from 1 to {rounds}, the run's rounds; got {round}")
+        raise ConfigError(f"`--round` must be an integer from 1 to {rounds}, the run's rounds; got {round}")
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ConfigError(f"`--epsilon` must be a finite number >= 0; got {epsilon}")
     if most_devices < 1:
-        raise ConfigError(f"`--devices` must be a whole number >= 1; got {most_devices}")
+        raise ConfigError(f"`--devices` must be an integer >= 1; got {most_devices}")
 
 
 def _refuse(config: Config, replaced: Replaced, recorded: History, resample: int) -> None:
