@@ -373,7 +373,17 @@ def test_b_and_the_variance_have_axes_of_their_own():
     found = Heterogeneity(Statistics(30, 1, 1.0, 0.0), 1, 0, 0, 2.0, dissimilarity=3.0, gradient_variance=500.0)
     axes: Any = plot_heterogeneity(population, found).axes
     heights = {each.get_xticklabels()[0].get_text(): each.patches[0].get_height() for each in axes[2:4]}
-    assert heights == {"B(w$^0$)": 3.0, "gradient variance": 500.0}
+    assert heights == {"B": 3.0, "gradient\nvariance": 500.0}
+
+
+def test_the_picture_names_labels_and_has_whole_sizes():
+    y = np.array(["cat", "dog"] * 8)
+    population = fedprox.Population.from_arrays(np.zeros((16, 2)), y, np.repeat(np.arange(4), 4))
+    found = Heterogeneity(Statistics(4, 16, 4.0, 0.0), 12, 4, 0, 2.0)
+    sizes, labels, *_ = plot_heterogeneity(population, found).axes
+    assert [tick.get_text() for tick in labels.get_yticklabels()] == ["cat", "dog"]
+    assert sizes.get_xscale() == "linear"
+    assert all(tick == round(tick) for tick in sizes.get_xticks())
 
 
 def test_a_parquet_file_with_named_columns(tmp_path):

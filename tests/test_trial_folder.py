@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fedprox.core.errors import RunError
+from fedprox.deploy.trial import Trial, _free_port
 from fedprox.deploy.trial_folder import remove_left_keys, trial_folder
 
 HOLD = """
@@ -61,3 +63,27 @@ def test_the_folder_stays_where_the_trial_fails(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError), trial_folder() as folder:
         raise RuntimeError
     assert folder.exists()
+
+
+class Started:
+    """A SuperLink that listens nowhere."""
+
+    def __init__(self, ended):
+        self.ended = ended
+
+    def poll(self):
+        return self.ended
+
+
+@pytest.mark.parametrize(
+    ("ended", "sentence"),
+    [(None, r"must be reachable within 0\.01 seconds; it is not"), (1, r"did not start; the last lines")],
+)
+def test_a_slow_server_is_told_from_one_that_ended(ended, sentence, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedprox.deploy.trial.shutil.which", lambda *_, **__: "flower-superlink")
+    trial = Trial(tmp_path, 1)
+    (tmp_path / "superlink.log").touch()
+    trial.port = _free_port()
+    trial._processes["superlink"] = Started(ended)
+    with pytest.raises(RunError, match=sentence + r".*: nothing$"):
+        trial._wait_for_port(0.01)

@@ -31,6 +31,7 @@ from fedprox.runs.folder import is_running
 __all__ = ["Trial"]
 
 _CONNECTION = "trial"
+_START_SECONDS = 180.0  # for the SuperLink, and for the nodes, also on a machine that is busy
 _LOOK = 10.0  # seconds between two questions whether a server has failed
 
 
@@ -241,19 +242,24 @@ class Trial:
             return ["--insecure"]
         return [f"--root-certificates={self.keys / 'ca.crt'}", f"--auth-supernode-private-key={key}"]
 
-    def _wait_for_port(self, seconds: float = 60) -> None:
+    def _wait_for_port(self, seconds: float = _START_SECONDS) -> None:
         end = time.monotonic() + seconds
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
             except OSError:
-                if self._processes["superlink"].poll() is not None or time.monotonic() > end:
+                if self._processes["superlink"].poll() is not None:
                     raise RunError(f"the SuperLink did not start; {self._last_words()}") from None
+                if time.monotonic() > end:
+                    raise RunError(
+                        f"the SuperLink must be reachable within {seconds:g} seconds; it is not, as on a very busy "
+                        f"machine: try again; {self._last_words()}"
+                    ) from None
                 time.sleep(0.1)
             else:
                 return
 
-    def _wait_for_nodes(self, seconds: float = 60) -> None:
+    def _wait_for_nodes(self, seconds: float = _START_SECONDS) -> None:
         end = time.monotonic() + seconds
         for number in range(self.nodes):
             while "SuperNode ID" not in self.log(f"node{number}"):
@@ -262,9 +268,8 @@ class Trial:
                 time.sleep(0.1)
 
     def _last_words(self) -> str:
-        return (
-            f"the last words of the SuperLink ({self.folder / 'superlink.log'}): {self.log('superlink').strip()[-800:]}"
-        )
+        said = self.log("superlink").strip()[-800:] or "nothing"
+        return f"the last lines of the SuperLink's log ({self.folder / 'superlink.log'}): {said}"
 
 
 def _path() -> str:

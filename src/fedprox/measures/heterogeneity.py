@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -24,6 +25,7 @@ from fedprox.population.loaded_samples import LoadedSamples
 __all__ = ["Heterogeneity", "examine", "plot_heterogeneity"]
 
 _MOST_DRAWN = 200  # devices whose labels are drawn one by one
+_MOST_NAMED = 20  # labels that have a tick each
 
 
 @dataclass(frozen=True)
@@ -83,19 +85,21 @@ def plot_heterogeneity(population: Population, found: Heterogeneity, title: str 
     figure = Figure(figsize=(12, 4), layout="constrained")
     left, middle, *right = figure.subplots(1, 4, width_ratios=(3, 4, 1, 1))
     sizes = np.diff(population.train.offsets) + np.diff(population.test.offsets)
-    edges = np.geomspace(max(sizes.min(), 1), sizes.max() + 1, 40)
-    left.hist(sizes, bins=edges if edges[-1] > edges[0] else 10)
-    left.set(xscale="log", xlabel="samples of a device", ylabel="devices")
+    _plot_sizes(left, sizes)
     if population.classes:
         counts = label_counts(population, _MOST_DRAWN)
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         image = middle.imshow(shares.T, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0, vmax=1)
         middle.set(xlabel=f"devices ({len(counts)} of {population.devices})", ylabel="label")
+        if population.classes <= _MOST_NAMED:
+            names = population.labels or range(population.classes)
+            middle.set_yticks(range(population.classes), [str(name) for name in names])
+        middle.xaxis.get_major_locator().set_params(integer=True)
         figure.colorbar(image, ax=middle, label="share of the device's samples")
     else:
         middle.axis("off")
         middle.text(0.5, 0.5, "y is not a label", ha="center")
-    values = {"B(w$^0$)": found.dissimilarity, "gradient variance": found.gradient_variance}
+    values = {"B": found.dissimilarity, "gradient\nvariance": found.gradient_variance}
     for axes, (name, value) in zip(right, values.items(), strict=True):  # of different units, so not on one axis
         height = value if value is not None and np.isfinite(value) else 0.0
         axes.bar_label(axes.bar([name], [height]), [f"{height:.3g}" if height else "not measured"])
@@ -105,3 +109,20 @@ def plot_heterogeneity(population: Population, found: Heterogeneity, title: str 
     if title:
         figure.suptitle(title)
     return figure
+
+
+def _plot_sizes(axes: Axes, sizes: NDArray[np.int64]) -> None:
+    """Draw a histogram of the devices' sizes: by their logarithm, unless they are too close together for its ticks."""
+    least, most = max(int(sizes.min()), 1), int(sizes.max())
+    wide = most >= 10 * least
+    width = max((most - least) // 40, 1)
+    axes.hist(
+        sizes, bins=np.geomspace(least, most + 1, 40) if wide else np.arange(least, most + width + 1, width) - 0.5
+    )
+    axes.set(xlabel="samples of a device", ylabel="devices")
+    if wide:
+        axes.set(xscale="log")
+    else:
+        axes.set(xlim=(least - 1.5, most + 1.5))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.get_major_locator().set_params(integer=True)
