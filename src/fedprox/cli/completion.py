@@ -117,7 +117,7 @@ def bash_words(environment: MutableMapping[str, str] = os.environ) -> Iterator[N
         yield
         return
     joined, current, before = join_words(words, int(place))
-    environment |= {"COMP_WORDS": "\n".join(joined), "COMP_CWORD": str(current)}
+    environment.update({"COMP_WORDS": "\n".join(joined), "COMP_CWORD": str(current)})
     found = io.StringIO()
     try:
         with contextlib.redirect_stdout(found):

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedprox.core.compilation import prepare
@@ -94,7 +95,7 @@ def plot_heterogeneity(population: Population, found: Heterogeneity, title: str 
         if population.classes <= _MOST_NAMED:
             names = population.labels or range(population.classes)
             middle.set_yticks(range(population.classes), [str(name) for name in names])
-        middle.xaxis.get_major_locator().set_params(integer=True)
+        middle.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.colorbar(image, ax=middle, label="share of the device's samples")
     else:
         middle.axis("off")
@@ -124,5 +125,5 @@ def _plot_sizes(axes: Axes, sizes: NDArray[np.int64]) -> None:
         axes.set(xscale="log")
     else:
         axes.set(xlim=(least - 1.5, most + 1.5))
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.yaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
