@@ -32,7 +32,7 @@ from attack.federation_kills import TARGETS, kill_federation
 from attack.run_results import digests, run_results
 
 COLUMNS = ("kills", "died", "finished first", "same bits", "sentence", "other result", "traceback", "hang", "left over")
-PATIENCE = 300.0  # seconds after which an undisturbed command hangs
+PATIENCE = 900.0  # seconds after which an undisturbed command hangs, on a machine with other work
 SMALL = ["-s", "solver.epochs=2", "-s", "devices.stragglers=0.5", "-s", "checkpoint.every=2"]
 
 
