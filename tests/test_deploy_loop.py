@@ -1,6 +1,7 @@
 """Real devices on the one loop: any method, rule, controller and callback that a simulation takes."""
 
 import stat
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,6 @@ from flwr.app import Error
 import fedprox
 from fake_federation import FakeGrid
 from fedprox.config import Config
-from fedprox.core.errors import ConfigError
 from fedprox.core.trees import difference, scale, total
 from fedprox.deploy.messages import Gradient, Instruction
 from fedprox.methods import Method, Reply
@@ -98,10 +98,38 @@ def test_a_method_that_needs_losses_has_them_of_real_devices(method, tmp_path, m
         np.testing.assert_allclose(result.params[name], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_method_with_gradients_at_the_solutions_is_refused(tmp_path, monkeypatch):
-    config = build_config(method={"name": "sdane", "mu": 1.0})
-    with pytest.raises(ConfigError, match=r"`method.name` must be a method without gradients at .*; got 'sdane'"):
-        run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
+def test_sdane_asks_real_devices_for_gradients_at_their_solutions(tmp_path, monkeypatch):
+    config = build_config(method={"name": "sdane", "mu": 1.0}, devices={"stragglers": 0.5})
+    result = run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
+    simulated = fedprox.train(config, population=POPULATION)
+    for name, expected in simulated.params.items():  # the mean gradient is added up in another order
+        np.testing.assert_allclose(result.params[name], expected, rtol=1e-5, atol=1e-6)
+    assert result.devices.column("steps") == simulated.devices.column("steps")
+
+
+def test_a_device_without_a_usable_gradient_at_its_solution_has_no_part_in_the_round(tmp_path, monkeypatch):
+    asked_for = Counter()
+
+    def partly(device, asked, answer):
+        if isinstance(answer, Gradient):
+            asked_for[device] += 1
+            if device == 1 and asked_for[device] == 2:
+                return Error(2, "asleep")
+            if device == 2 and asked_for[device] == 2:
+                return Gradient({name: array * np.nan for name, array in answer.params.items()})
+        return answer
+
+    config = build_config(rounds=1, devices={"per_round": 4}, method={"name": "sdane", "mu": 1.0})
+    [row] = run(config, FakeGrid(config, POPULATION, partly), tmp_path / "run", monkeypatch).devices
+    problems = dict(zip(row["device"], row["problem"], strict=True))
+    assert problems == {
+        0: None,
+        1: "no gradient: Flower reports error 2: asleep",
+        2: "refused: no gradient: 'bias' has entries that are not finite",
+        3: None,
+    }
+    assert [weight > 0 for weight in row["weight"]] == [device in (0, 3) for device in row["device"]]
+    assert set(asked_for.values()) == {2}
 
 
 @pytest.mark.filterwarnings("ignore:the theory of scaffnew needs every device in every round")

@@ -395,3 +395,65 @@ def test_statistics_take_no_part_in_gamma_and_the_proximal_term():
 def test_what_statistics_cannot_go_with_is_refused(settings, sentence):
     with pytest.raises(ConfigError, match=sentence):
         run(model=NORMALISED, **settings)
+
+
+def test_personal_first_trains_the_head_and_then_the_rest():
+    """FedRep by hand: softmax regression, all samples in a batch, two steps on the bias and then two on the weights."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 3)).astype(np.float32), np.repeat([0, 1], [8, 4])
+    population = fedprox.Population.from_arrays(x, y, np.zeros(12, int), test=np.zeros(12, bool))
+    settings = {
+        "rounds": 1,
+        "devices": {"per_round": 1},
+        "solver": {"name": "personal_first", "batch_size": 0, "epochs": 4, "learning_rate": 0.5},
+        "personal": {"parameters": ["bias"]},
+    }
+    result = fedprox.train(settings, population=population)
+    weight, bias = np.zeros((3, 2)), np.zeros(2)
+
+    def gradient():
+        scores = x @ weight + bias
+        shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        return (shares - np.eye(2)[y]) / len(y)
+
+    for _ in range(2):
+        bias = bias - 0.5 * gradient().sum(axis=0)
+    for _ in range(2):
+        weight = weight - 0.5 * x.T @ gradient()
+    np.testing.assert_allclose(result.params["weight"].T, weight, atol=1e-6)
+    np.testing.assert_allclose(result.personal[0]["bias"], bias, atol=1e-6)
+    assert abs(bias[0]) > 0.1
+    assert result.devices[0]["steps"] == [4]
+
+
+def test_personal_first_divides_the_budget_and_resumes(tmp_path):
+    settings = {
+        "data": {"devices": 6},
+        "devices": {"per_round": 3, "stragglers": 0.5},
+        "solver": {"name": "personal_first", "epochs": 2, "options": {"share": 0.9}},
+        "personal": {"parameters": ["bias"]},
+        "checkpoint": {"every": 1},
+    }
+    whole = fedprox.train({**settings, "rounds": 4, "engine": {"workers": 1}})
+    assert all(row["steps"] == row["budget"] for row in whole.devices)
+    fedprox.train({**settings, "rounds": 2}, out=tmp_path / "run")
+    resumed = fedprox.train({**settings, "rounds": 4, "engine": {"workers": 2}}, out=tmp_path / "run", resume=True)
+    assert all(np.array_equal(resumed.params[name], whole.params[name]) for name in whole.params)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "`solver.name` = 'personal_first' must be used with `personal.parameters`"),
+        ({"personal": {"parameters": ["bias"]}, "solver": {"gamma": 0.1}}, "`solver.gamma` must be 0 with"),
+        (
+            {"personal": {"parameters": ["bias"]}, "solver": {"options": {"share": 1.0}}},
+            "`solver.options.share` must be",
+        ),
+    ],
+)
+def test_personal_first_says_what_it_needs(settings, sentence):
+    solver = {"name": "personal_first", **settings.get("solver", {})}
+    with pytest.raises(ConfigError) as error:
+        fedprox.train({"rounds": 1, **settings, "solver": solver})
+    assert sentence in str(error.value)

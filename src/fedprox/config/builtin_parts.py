@@ -72,6 +72,7 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
         "newton_cg": "fedprox.solvers.newton_cg:newton_cg",
         "closed_form": "fedprox.solvers.closed_form:closed_form",
         "svrg": "fedprox.solvers.svrg:named_svrg",
+        "personal_first": "fedprox.solvers.personal_first:personal_first",
     },
     "schedules": {
         "constant": "fedprox.solvers.schedules:constant",

@@ -109,6 +109,7 @@ MEANINGS: Mapping[str, str] = {
     "solver.epsilon": "added to the root of the second moment",
     "solver.memory": "how many steps L-BFGS remembers",
     "solver.iterations": "the most products of one CG solve",
+    "solver.share": "personal_first: the part of the budget that goes to the personal parameters",
     "compat.split": "the paper's text or its released code: the split into training and test data",
     "compat.straggler_epochs": "text or code: the epochs that a straggler can draw",
     "compat.alpha_beta": "text or code: alpha and beta as variances or deviations",

@@ -29,11 +29,12 @@ from fedprox.deploy.norm_limits import NormLimits
 from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.release_count import Releases
 from fedprox.deploy.remote_gradients import RemoteGradients
-from fedprox.deploy.remote_work import Question, RemoteWork
+from fedprox.deploy.remote_work import GradientQuestion, Question, RemoteWork
 from fedprox.deploy.reply_additions import Contribution, measure_additions
 from fedprox.deploy.reply_checks import Expected, distance
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.round_replies import Collected
+from fedprox.deploy.solution_gradients import take_gradients
 from fedprox.deploy.work_times import WorkTimes
 from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Task
 from fedprox.methods import Method, Reply
@@ -169,6 +170,7 @@ class FlowerEngine(Engine):
         replies: dict[int, _Answered] = {}
         while at_work:
             questions: dict[int, Question] = {}
+            gradients: dict[int, RemoteGradients] = {}
             for device, remote in at_work.items():
                 try:
                     step = remote.advance(self._method, broadcast, self._rate(broadcast.round))
@@ -178,12 +180,17 @@ class FlowerEngine(Engine):
                     continue
                 if isinstance(step, Question):
                     questions[device] = step
+                elif isinstance(step, GradientQuestion):
+                    gradients[device] = RemoteGradients(self._roles, step.at)
                 else:
                     replies[device], collected.work[device] = _Answered(remote, step), remote.work()
-            answered = self._exchange(questions, broadcast, collected)
-            at_work = {device: at_work[device] for device in answered}
+            answered = self._exchange(questions, broadcast, collected) if questions else {}
+            found = self._gradients_of(gradients, broadcast, collected) if gradients else {}
+            at_work = {device: at_work[device] for device in (*answered, *found)}
             for device, work in answered.items():
                 at_work[device].answers.append((overlay_names(broadcast.params, work.params), work))
+            for device, gradient in found.items():
+                at_work[device].gradients.append(gradient)
         return replies
 
     def _refuse_excess(
@@ -279,6 +286,16 @@ class FlowerEngine(Engine):
             up = count_bytes(work[device].params) if device in work else 0
             collected.bytes[device] = collected.bytes.get(device, 0) + down + up
         return work
+
+    def _gradients_of(
+        self, asked: Mapping[int, RemoteGradients], broadcast: Broadcast, collected: Collected
+    ) -> dict[int, Tree]:
+        """Ask devices for their gradients at models of their own, and return those that can be used."""
+        messages = {device: Model(one.sent).to_records() for device, one in asked.items()}
+        found = take_gradients(asked, self._ask(messages, GRADIENT, self._times.longest()), collected)
+        refused = {device: collected.refused[device] for device in asked if device in collected.refused}
+        self._count_refused(broadcast.round, refused)
+        return found
 
     def _sent(self, tree: Tree) -> Named:
         """Return by name what is sent of a tree."""

@@ -4,7 +4,7 @@
 side: where a method poses a subproblem that has not been answered yet, its work stops there, the question goes out
 with those of the other devices, and when the answers are in the work is done again from its beginning, with the
 answers so far. Methods are pure, so that it comes to the same question. Most pose one subproblem, and a round is one
-exchange.
+exchange. A gradient at a model of the method's choice is a question like any other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedprox.engines import Broadcast, Task, view_device
 from fedprox.methods import Method, Posed, Reply
 from fedprox.solvers import Solver
 
-__all__ = ["Question", "RemoteWork"]
+__all__ = ["GradientQuestion", "Question", "RemoteWork"]
 
 
 class Question(NamedTuple):
@@ -30,8 +30,14 @@ class Question(NamedTuple):
     budget: int
 
 
+class GradientQuestion(NamedTuple):
+    """A model at which a device is to give its gradient."""
+
+    at: Tree
+
+
 class _Unanswered(BaseException):
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Question | GradientQuestion) -> None:
         self.question = question
 
 
@@ -44,11 +50,14 @@ class RemoteWork:
     gradient: Tree
     solver: Solver
     answers: list[tuple[Tree, Work]] = field(default_factory=list)
+    gradients: list[Tree] = field(default_factory=list)  # at the models that the method asked about, one after another
     gave_loss: bool = False  # whether the method has asked for F_k(w^t)
 
-    def advance(self, method: Method, broadcast: Broadcast, learning_rate: float) -> Question | Reply:
+    def advance(
+        self, method: Method, broadcast: Broadcast, learning_rate: float
+    ) -> Question | GradientQuestion | Reply:
         """Return the next question to the device, or the reply where there is none left."""
-        given = iter(self.answers)
+        given, gradients = iter(self.answers), iter(self.gradients)
 
         def pose(posed: Posed, budget: int) -> tuple[Tree, int]:
             params, work = next(given, (None, None))
@@ -56,10 +65,15 @@ class RemoteWork:
                 raise _Unanswered(Question(posed, budget))
             return params, work.steps
 
+        def gradient_at(params: Tree) -> Tree:
+            if (gradient := next(gradients, None)) is None:
+                raise _Unanswered(GradientQuestion(params))
+            return gradient
+
         task = self.task
         view = view_device(broadcast, task.budget, self.state, self.gradient, self.solver, learning_rate, pose)
         try:
-            reply = method.work(view._replace(loss=self._loss))
+            reply = method.work(view._replace(loss=self._loss, gradient_at=gradient_at))
         except _Unanswered as unanswered:
             return unanswered.question
         if not self.answers:
@@ -74,7 +88,7 @@ class RemoteWork:
 
         budget = self.task.budget
         view = view_device(broadcast, budget, self.state, self.gradient, self.solver, learning_rate, pose)
-        return method.work(view._replace(loss=self._loss))
+        return method.work(view._replace(loss=self._loss, gradient_at=lambda params: self.gradient))
 
     def _loss(self) -> float:
         """Return F_k(w^t), which comes with every answer."""

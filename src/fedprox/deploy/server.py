@@ -15,7 +15,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedprox import methods
 from fedprox.config import Config
-from fedprox.core.errors import ConfigError
 from fedprox.core.files import json_line, write_atomically
 from fedprox.core.trees import Tree
 from fedprox.deploy.engine import FlowerEngine
@@ -116,11 +115,6 @@ def run_federation(
     check_private(config.privacy, method, state.controller, config.deploy.devices)
     rule = merging.build(config.merge, method, config.privacy, config.devices.per_round)
     check_limit(config, roles.exchanged(params))
-    if method.needs_final_gradients:
-        raise ConfigError(
-            "`method.name` must be a method without gradients at the devices' solutions, which real devices do not "
-            f"send; got {method.name!r}"
-        )
     check_plan(method, None, config.devices.per_round, config.deploy.devices)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     replaced = _replaced(config, objects, params)

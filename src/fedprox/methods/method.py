@@ -52,7 +52,7 @@ class Method(DeclaredFields):
       proximal: whether `method.mu` acts in the subproblem.
       keeps_partial_work: whether stragglers' partial solutions are merged, or the stragglers dropped.
       needs_gradients: whether devices' gradients at w^t are averaged before the chosen ones start (FedDANE).
-      needs_final_gradients: whether devices give gradients at their solutions, as in simulations alone (S-DANE).
+      needs_final_gradients: whether devices give gradients at their solutions (S-DANE).
       sends_model_only: whether devices send their model and nothing else, which is what privacy covers.
       needs_every_reply: whether the server merges the replies one by one (`merge_replies`), not from their sums.
       own_models: whether devices are measured with models of their own (`device_model`) in place of w^t.

@@ -23,7 +23,7 @@ mu / (2 (L + mu)), with L the smoothness of F_k. mu must be positive, and large 
 derivatives differ.
 
 Partial work is kept. The three gradients over all samples (for g^t, for the correction and at w_k) are not part of the
-budget. It is for simulations: real devices send no gradients at their solutions.
+budget. Real devices are asked for the one at w_k in an exchange of its own.
 """
 
 from __future__ import annotations
