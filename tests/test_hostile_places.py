@@ -25,6 +25,7 @@ from fedprox.runs.export import export
 SMALL = {"rounds": 1, "solver": {"epochs": 1}, "data": {"devices": 3}, "devices": {"per_round": 2}}
 
 
+@pytest.mark.usefixtures("started_anew")
 def test_a_module_in_the_current_folder_is_not_imported_by_workers(tmp_path, monkeypatch):
     (tmp_path / "queue.py").write_text("raise SystemExit('run from the current folder')")
     monkeypatch.chdir(tmp_path)

@@ -110,6 +110,7 @@ def test_a_method_of_ones_own_runs_in_every_command(in_process, tmp_path):
     assert "mine:Half" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("started_anew")
 def test_an_installed_module_wins_over_a_file_in_the_folder(tmp_path):
     (tmp_path / "json.py").write_text("raise SystemExit('the file was taken')")
     (tmp_path / "mine.py").write_text(HALF)
@@ -120,6 +121,7 @@ def test_an_installed_module_wins_over_a_file_in_the_folder(tmp_path):
     assert "`method.name` must name an object of 'json', which has no 'Half'" in refused.stderr
 
 
+@pytest.mark.usefixtures("started_anew")
 def test_the_folder_is_searched_only_where_a_config_asks_for_it(tmp_path):
     (tmp_path / "sitecustomize_not.py").write_text("")
     (tmp_path / "optax.py").write_text("raise SystemExit('the file was taken')")

@@ -30,6 +30,7 @@ from conftest import population_of
 from fedprox.config.parts import builtin_names
 from fedprox.core.errors import ConfigError, DataError, RunError
 from fedprox.engines.device_side import Task
+from fedprox.engines.ray import exit_message
 from fedprox.engines.ray.actor_pool import Call, Pool
 from fedprox.engines.ray.chunks import chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
@@ -523,8 +524,8 @@ def test_last_words_outlive_an_interrupt_of_the_whole_group():
 def last_words_before(end):
     program = f"""
 import os, signal, time
-from fedprox.engines.ray.exit_message import LastWords
-words = LastWords("a sentence")
+import runpy  # of one file, without the packages around it, which take seconds to import
+words = runpy.run_path({exit_message.__file__!r})["LastWords"]("a sentence")
 {end}
 """
     command = [sys.executable, "-c", program]
@@ -582,6 +583,7 @@ def answers(host, port):
     return True
 
 
+@pytest.mark.usefixtures("started_anew")
 def test_a_node_lost_the_cluster_lost_the_driver_stopped_and_killed(story, two_nodes, tmp_path):
     head, other, join = two_nodes
     out = tmp_path / "run"
