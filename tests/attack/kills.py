@@ -38,10 +38,15 @@ SMALL = ["-s", "solver.epochs=2", "-s", "devices.stragglers=0.5", "-s", "checkpo
 
 @dataclass(frozen=True)
 class Killed:
-    """A command that writes `out`: how it is started, again or for the first time, and what its result is."""
+    """A command that writes `out`: how it is started, again or for the first time, and what its result is.
+
+    It is started up to `attempts` times where it is left alone: Flower ends an app whose heartbeat it misses for a
+    minute, as on a busy machine.
+    """
 
     start: Callable[[Path, bool], list[str]]
     result: Callable[[Path], dict[str, str]]
+    attempts: int = 1
 
 
 def main() -> int:
@@ -67,7 +72,7 @@ def _campaign(name: str, kills: int, dice: random.Random) -> Counter[str]:
     with tempfile.TemporaryDirectory(prefix="fedprox-kills-") as place:
         folder = Path(place)
         _prepare(folder)
-        ended = _run(command.start(folder / "whole", False), folder)
+        ended = _run_alone(command, folder / "whole", folder, again=False)
         whole, took = command.result(folder / "whole"), ended.seconds
         if ended.code or not whole:
             raise SystemExit(f"{name} must work when it is left alone; got {ended.code}: {ended.errors[-500:]}")
@@ -99,7 +104,7 @@ def _finish(name: str, command: Killed, folder: Path, whole: dict[str, str], cou
     """Leave the command alone, and compare."""
     out = folder / "out"
     wait_until(lambda tick: not _processes(folder, tick), 20)  # what a killed command started follows it within seconds
-    ended = _run(command.start(out, True), folder)
+    ended = _run_alone(command, out, folder, again=True)
     lines = ended.errors.strip().splitlines()
     if ended.code is None:
         counts["hang"] += 1
@@ -148,6 +153,16 @@ def _run(arguments: list[str], folder: Path, number: signal.Signals | None = Non
             process.kill()
             process.wait()
     return Ended(process.returncode if over else None, (folder / "errors").read_text(errors="replace"), watch.seconds())
+
+
+def _run_alone(command: Killed, out: Path, folder: Path, *, again: bool) -> Ended:
+    """Run a command to its end, again where it may be started several times and has failed."""
+    ended = _run(command.start(out, again), folder)
+    for _ in range(command.attempts - 1):
+        if ended.code == 0:
+            break
+        ended = _run(command.start(out, True), folder)
+    return ended
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -232,6 +247,7 @@ COMMANDS: dict[str, Killed] = {
             *(["--resume"] if again else []),
         ),
         run_results,
+        attempts=3,
     ),
 }
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import fedprox
+from attack.fleets import attack_fleet, write_fleets
 from attack.mutations import NASTY, damaged, nasty_settings
 from attack.run_folders import SilentChangeError, attack_checkpoint, attack_record, attack_run_folder, damage_folder
 from attack.settings import drawn_settings
@@ -237,6 +238,7 @@ KINDS: dict[str, Kind] = {
     "idx": _file("data.gz", _write_idx, lambda file: read_idx(file, 3)),
     "leaf": Kind(_leaf_make, _leaf_attack),
     "traces": _file("trace.jsonl", _write_trace, _read_trace),
+    "fleets": Kind(write_fleets, attack_fleet),
     "profiles": _file("profile.toml", _write_profile, lambda file: read_profile(str(file))),
     "configs": Kind(lambda folder: None, _config_attack),
     "populations": Kind(_population_make, _population_attack),

@@ -28,6 +28,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "devices.stragglers": (0.0, 0.5, 0.9),
     "devices.per_round": (1, 2, 4),
     "systems.model": tuple(BUILTIN["systems"]),
+    "systems.server": ("synchronous", "over_selection", "buffered", "asynchronous"),
     "model.name": ("softmax_regression", "mlp"),
     "data.partition": ("", "iid", "dirichlet", "classes", "power_law"),
     "data.validation": (0.0, 0.3),
@@ -50,6 +51,8 @@ def drawn_settings(dice: random.Random) -> dict[str, Any]:
     settings = {key: dict(value) if isinstance(value, dict) else value for key, value in SMALL.items()}
     drawn = {"method.name": dice.choice(_CHOICES["method.name"])}
     drawn |= {key: dice.choice(_CHOICES[key]) for key in dice.sample(list(_CHOICES), dice.choice((0, 1, 2, 3)))}
+    if "systems.server" in drawn:  # all but the first need the clock
+        drawn = {"systems.model": "clock", **drawn}
     for key, value in drawn.items():
         section, name = key.split(".")
         before = dict(settings.get(section, {}))
