@@ -93,17 +93,18 @@ def test_a_cnn_needs_images():
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 10, 16, 33])
 @pytest.mark.parametrize("classes", [1, 2, 10])
-@pytest.mark.parametrize("features", [64, 65, 100, 112, 300])
+@pytest.mark.parametrize("features", [23, 24, 64, 65, 100, 300])
 def test_products_with_many_features_are_those_of_numpy(features, rows, classes, monkeypatch):
     random = np.random.default_rng(0)
     weight, x = random.normal(size=(classes, features)).astype("f"), random.normal(size=(rows, features)).astype("f")
     residuals = random.normal(size=(classes, rows)).astype("f")
     assert "scan" not in str(jax.make_jaxpr(partial(products.scores, weight))(x))
     monkeypatch.setattr(products, "is_within_one_kernel", lambda: True)
-    is_long = features > (64 if rows >= 8 else 128)
+    is_long = features > (128 if rows < 8 else 23 if rows < 24 else 64)
     assert ("scan" in str(jax.make_jaxpr(partial(products.scores, weight))(x))) == is_long
     np.testing.assert_allclose(products.scores(weight, x), weight @ x.T, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(products.outer_products(residuals, x), residuals @ x, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(products.exponentials(residuals), np.exp(residuals), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

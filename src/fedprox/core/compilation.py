@@ -43,6 +43,7 @@ def compiled(function: Callable[..., Any], *, small: bool = False) -> Callable[.
     options: dict[str, Any] = {"xla_cpu_multi_thread_eigen": False}
     if small:
         options["xla_cpu_experimental_ynn_fusion_type"] = ""
+        options["xla_backend_optimization_level"] = 2  # 3 writes more short loops out, number by number
     return jax.jit(one_kernel(function) if small else in_fast_forms(function), compiler_options=options)
 
 

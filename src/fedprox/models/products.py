@@ -1,9 +1,10 @@
-"""The two matrix products of a linear model, in a form that becomes inline code of a single kernel.
+"""The products and exponentials of a linear model, in forms that become fast code within a single kernel.
 
 XLA writes a product of two matrices inline as long as no dimension exceeds `SMALL`; a larger one it hands to a library,
 which the code of a single kernel cannot call. A product of a matrix with a vector, and sums of a few products of
-numbers, it writes well at any size. So within a single kernel a matrix with many columns is taken a vector at a time,
-with zeros up to a multiple of a vector register.
+numbers, it writes well at any size, and from a few vector registers on better than a product of two matrices, of which
+it transposes one. So within a single kernel a matrix is taken a vector at a time, with zeros up to a multiple of a
+vector register.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from jax import lax
 
 from fedprox.core.compilation import SMALL, is_within_one_kernel
 
-__all__ = ["is_small", "outer_products", "scores"]
+__all__ = ["exponentials", "is_small", "outer_products", "scores"]
 
 _TILE = 8  # rows that XLA's product with a vector takes at once
-_LANES = 16  # numbers in a vector register
-_LONG = 80  # columns from which vectors are faster than a product of two matrices, of a tile of rows or more
+_LANES = 8  # numbers in a vector register
+_SHORT = 24  # numbers below which LLVM writes a loop out before it could use vector registers
 _MOST_WEIGHTS = 1 << 14  # of more, the library's products are faster
 
 
@@ -47,7 +48,29 @@ def outer_products(residuals: jax.Array, x: jax.Array) -> jax.Array:
     """Return residuals x, (classes, features): the sum over the examples of residual x_i^T."""
     if not _is_long(residuals, x):
         return residuals @ x
-    return _sum_of_tiles(residuals, _padded(x, len(x)))[:, : x.shape[1]]
+    columns = _padded(x, len(x))
+    if columns.shape[1] > SMALL:
+        return _sum_of_tiles(residuals, columns)[:, : x.shape[1]]
+    return (residuals @ columns)[:, : x.shape[1]]
+
+
+def exponentials(matrix: jax.Array) -> jax.Array:
+    """Return e^entry for each entry of a matrix.
+
+    LLVM writes loops over short rows out, number by number. So within a single kernel the rows are copied one after
+    another into a vector, which is long enough to be taken a register at a time; a loop keeps XLA from seeing that
+    the two are the same.
+    """
+    rows, columns = matrix.shape
+    if not is_within_one_kernel() or not _TILE <= columns < _SHORT:
+        return jnp.exp(matrix)
+
+    def put(row: jax.Array, flat: jax.Array) -> jax.Array:
+        one = lax.dynamic_index_in_dim(matrix, row, keepdims=False)
+        return lax.dynamic_update_slice_in_dim(flat, one, row * columns, axis=0)
+
+    flat = lax.fori_loop(0, rows, put, jnp.zeros(rows * columns, matrix.dtype))
+    return jnp.exp(flat).reshape(rows, columns)
 
 
 def _sum_of_tiles(residuals: jax.Array, x: jax.Array) -> jax.Array:
@@ -72,10 +95,16 @@ def _few(residuals: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _is_long(matrix: jax.Array, x: jax.Array) -> bool:
-    """Return whether there are many features but few classes, in a single kernel."""
+    """Return whether products are best taken a vector at a time, in a single kernel."""
     classes, features = len(matrix), x.shape[1]
-    many = _width(features, len(x)) >= _LONG if len(x) >= _TILE else features > SMALL
-    return is_within_one_kernel() and many and is_small(classes, features)
+    return is_within_one_kernel() and features > _matrix_columns(len(x)) and is_small(classes, features)
+
+
+def _matrix_columns(examples: int) -> int:
+    """Return up to how many columns a product of two matrices is faster than products with a vector."""
+    if examples < _TILE:
+        return SMALL
+    return SMALL // 2 if examples >= _SHORT else _SHORT - 1
 
 
 def _padded(matrix: jax.Array, examples: int) -> jax.Array:
@@ -88,6 +117,6 @@ def _width(features: int, examples: int) -> int:
     """Return the columns that products are taken over; for a few examples zeros do not pay.
 
     >>> _width(784, 10), _width(100, 10), _width(100, 1)
-    (784, 112, 100)
+    (784, 104, 100)
     """
     return -(-features // _LANES) * _LANES if examples >= _TILE else features

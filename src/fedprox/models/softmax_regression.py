@@ -20,7 +20,7 @@ import numpy as np
 
 from fedprox.core.trees import Tree
 from fedprox.models.model import Array, Model, second_moment
-from fedprox.models.products import is_small, outer_products, scores
+from fedprox.models.products import exponentials, is_small, outer_products, scores
 
 __all__ = ["glorot_start", "softmax_regression"]
 
@@ -71,7 +71,7 @@ def _predict(params: Tree, x: jax.Array) -> jax.Array:
 
 def _gradient(params: Tree, x: jax.Array, y: jax.Array, weights: jax.Array) -> Tree:
     z = _scores(params, x)
-    powers = jnp.exp(z - z.max(axis=0))
+    powers = exponentials(z - z.max(axis=0))
     residuals = powers * (weights / powers.sum(axis=0)) - jnp.where(_is_label(z, y), weights, 0.0)
     return {"bias": residuals.sum(axis=1), "weight": outer_products(residuals, x.reshape(len(x), -1))}
 
