@@ -31,8 +31,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 forked.install()
 
 
-# Files whose tests start clusters, federations or many processes, or run the documentation from end to end.
+# Files whose tests start clusters, federations or many processes, run the documentation from end to end, or compile
+# large networks and import other libraries for them.
 SLOW_FILES = {
+    "test_adapters.py",
     "test_attacked_federation.py",
     "test_cli.py",
     "test_deploy.py",
@@ -50,6 +52,7 @@ SLOW_FILES = {
     "test_sweep.py",
     "test_trackers.py",
     "test_workers.py",
+    "test_zoo.py",
 }
 
 
@@ -59,7 +62,7 @@ SLOW = 0.3
 UNMEASURED = 10.0  # seconds of a test in a slow file
 
 # Files whose tests are long and share nothing; those of other files stay together, with their fixtures and programs.
-SPLIT_FILES = SLOW_FILES - {"test_deploy.py", "test_paper_smoke.py", "test_ray.py"}
+SPLIT_FILES = SLOW_FILES - {"test_adapters.py", "test_deploy.py", "test_paper_smoke.py", "test_ray.py"}
 
 collect_ignore = ["attack/federation_app"]  # part of an app, which imports the rest of it
 
