@@ -99,9 +99,17 @@ class Popen(PLAIN):
             return self.pid, _NUMBER.unpack(_receive(self._end, _NUMBER.size))[0]
 
     def _internal_poll(self, _deadstate: int | None = None, **internals: Any) -> int | None:
-        if self._end is not None:
-            internals["_waitpid"] = lambda pid, flags: self._try_wait(flags)
-        return super()._internal_poll(_deadstate, **internals)
+        if self._end is None:
+            return super()._internal_poll(_deadstate, **internals)
+        if self.returncode is None and self._waitpid_lock.acquire(False):
+            try:  # which keywords the original takes for `os.waitpid` depends on the version of Python
+                if self.returncode is None:
+                    pid, status = self._try_wait(os.WNOHANG)
+                    if pid:
+                        self._handle_exitstatus(status)
+            finally:
+                self._waitpid_lock.release()
+        return self.returncode
 
 
 def _module(asked: Mapping[str, Any]) -> str | None:

@@ -37,9 +37,9 @@ def is_fast(function, *arguments):
     return bool(numbers) and all(tuple(each) == FAST for each in numbers) and "select_and_scatter_add" not in names
 
 
-def both(function, *arguments):
+def both(function: Any, *arguments: Any) -> tuple[Any, Any]:
     """Return what a function gives in fast forms, and as it is."""
-    return (jax.jit(each)(*arguments) for each in (in_fast_forms(function), function))
+    return jax.jit(in_fast_forms(function))(*arguments), jax.jit(function)(*arguments)
 
 
 def image(*shape, seed=0):

@@ -434,7 +434,7 @@ def test_fields_declared_without_a_type_count(module):
             keeps_partial_work = False
     """)
     parts = sys.modules.get(name) or importlib.import_module(name)
-    method = methods.build(Config.of({"method": {"name": f"{name}:Dropping", "strength": 0.25}}).method)
+    method: Any = methods.build(Config.of({"method": {"name": f"{name}:Dropping", "strength": 0.25}}).method)
     assert (method.name, method.keeps_partial_work, method.strength) == ("dropping", False, 0.25)
     assert parts.First().needs_every_reply
     with pytest.raises(ConfigError, match=r"keys are enough for \(missing a required argument: 'name'\)"):

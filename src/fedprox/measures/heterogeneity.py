@@ -117,9 +117,8 @@ def _plot_sizes(axes: Axes, sizes: NDArray[np.int64]) -> None:
     least, most = max(int(sizes.min()), 1), int(sizes.max())
     wide = most >= 10 * least
     width = max((most - least) // 40, 1)
-    axes.hist(
-        sizes, bins=np.geomspace(least, most + 1, 40) if wide else np.arange(least, most + width + 1, width) - 0.5
-    )
+    even = np.arange(least, most + width + 1, width) - 0.5
+    axes.hist(sizes, bins=(np.geomspace(least, most + 1, 40) if wide else even).tolist())
     axes.set(xlabel="samples of a device", ylabel="devices")
     if wide:
         axes.set(xscale="log")
