@@ -119,3 +119,16 @@ def test_every_recipe_is_valid():
 def test_a_file_in_place_of_a_data_set_is_answered_with_how_it_is_read(name: str, kind: str) -> None:
     with pytest.raises(ConfigError, match=rf"set `data.name` to '{kind}' and `data.path` to '{name}'$"):
         Config.from_dict({"data": {"name": name}})
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"seed": 2**70}, f"`seed` must be below 2^63; got {2**70}"),
+        ({"merge": {"rule": "krum", "byzantine": 10**30}}, f"`merge.byzantine` must be at most 1e+09; got {10**30}"),
+    ],
+)
+def test_a_number_beyond_a_bound_is_told_the_bound(settings, sentence):
+    with pytest.raises(ConfigError) as raised:
+        Config.from_dict(settings)
+    assert str(raised.value) == sentence

@@ -25,10 +25,11 @@ __all__ = [
 
 MOST, SMALLEST, LARGEST = 10**9, 1e-30, 1e30
 """Bounds of every count and number: products of two counts fit 64 bits, and numbers fit single precision."""
+SEEDS = 2**63
 
 # A field's description is its rule: the words between "must be" and "; got" in the error that a bad value gets.
 # -0.0 is 0.0: NumPy's generators refuse a scale with a sign.
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="an integer >= 0")]
+Seed = Annotated[int, Field(ge=0, lt=SEEDS, description="an integer >= 0")]
 Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False, description="a number > 0")]
 NotNegative = Annotated[
     float,
@@ -53,6 +54,8 @@ def broken_rule(error: ErrorDetails, rule: str) -> str:
     context = error.get("ctx", {})
     if error["type"] == "less_than_equal" and context["le"] in (MOST, LARGEST):
         return f"at most {context['le']:g}"
+    if error["type"] == "less_than" and context["lt"] == SEEDS:
+        return "below 2^63"
     if error["type"] == "greater_than_equal" and context["ge"] == SMALLEST and error["input"] > 0:
         return f"at least {SMALLEST:g}"
     return rule

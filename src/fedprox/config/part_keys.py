@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from fedprox.config.fields import broken_rule
 from fedprox.core.errors import ConfigError
 
 __all__ = ["GROUPS", "REQUIRED", "Group", "Key", "part_keys", "passed_always", "returns_part", "rule_in_words"]
@@ -85,8 +86,9 @@ class Key:
             return value
         try:
             return adapter.validate_python(value)
-        except ValidationError:
-            raise ConfigError(f"`{place}` must be {rule_in_words(self.annotation)}; got {value!r}") from None
+        except ValidationError as error:
+            rule = broken_rule(error.errors()[0], rule_in_words(self.annotation))
+            raise ConfigError(f"`{place}` must be {rule}; got {value!r}") from None
 
 
 def returns_part(group: str, value: Any) -> bool:
