@@ -197,7 +197,9 @@ def test_text_from_a_config_cannot_become_markup(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(fedprox.FedProxError, match="is no run folder and holds none"):
+    with pytest.raises(
+        fedprox.FedProxError, match="is no run folder and holds none; a run that has just started has one when"
+    ):
         write_report([tmp_path], tmp_path / "report.html")
     write_run(tmp_path / "new", {}, [1.0, 1.0], [0.1, 0.1], ended=False)
     (tmp_path / "new" / "metrics.jsonl").write_text("")

@@ -112,7 +112,10 @@ def find_runs(paths: Iterable[str | Path]) -> list[SavedRun]:
         below = [path] if (path / "config.toml").exists() else [file.parent for file in path.rglob("config.toml")]
         found = [folder for folder in below if (folder / "metrics.jsonl").exists()]
         if not found:
-            raise RunFolderError(f"{path} is no run folder and holds none")
+            raise RunFolderError(
+                f"{path} is no run folder and holds none; a run that has just started has one when its first model is "
+                f"measured"
+            )
         folders |= dict.fromkeys(sorted(found, key=_in_number_order))
     return [load_run(folder) for folder in folders]
 
