@@ -6,7 +6,8 @@
 An event is a reply: it leaves the queue, its place is given to the next candidate, and the buffer takes it. The time
 line is followed for a trace, whose devices need no draws, and for `equal` and `phones`, where drawing what a
 device is takes most of the time; sample counts differ. A run has devices of ten
-samples, one local step each, and softmax regression with 30 parameters; it is measured at its end alone.
+samples, one local step each, and softmax regression with 30 parameters; it is measured at its end alone. Times are
+processor time, with one worker; the first tenth of a run, in which programs are compiled, does not count.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ def follow(profile: str, concurrency: int, buffer: int, replies: int) -> float:
     assert clock is not None
     timeline = Timeline(clock, population.train.offsets, lambda work: ~work.straggler, concurrency, buffer)
     timeline.next_merge()  # asks all that fit at once
-    started = time.perf_counter()
+    started = time.process_time()
     done = 0
     while done < replies:
         done += len(timeline.next_merge().ended)
-    return (time.perf_counter() - started) / done * 1e6
+    return (time.process_time() - started) / done * 1e6
 
 
 def run(server: str, concurrency: int, buffer: int, replies: int) -> float:
@@ -69,10 +70,12 @@ def run(server: str, concurrency: int, buffer: int, replies: int) -> float:
         "systems": systems,
         "measure": {"every": rounds, "dissimilarity": False},
         "checkpoint": {"every": rounds},
+        "engine": {"workers": 1},
     }
     moments: list[float] = []
-    fedprox.train(settings, population=population, callbacks=[lambda progress: moments.append(time.perf_counter())])
-    return (moments[-1] - moments[1]) / (replies - buffer) * 1e6
+    fedprox.train(settings, population=population, callbacks=[lambda progress: moments.append(time.process_time())])
+    first, last = max(1, rounds // 10), len(moments) - 2  # the last moment is after measuring
+    return (moments[last] - moments[first]) / ((last - first) * buffer) * 1e6
 
 
 def main() -> None:

@@ -47,9 +47,9 @@ def groups(monkeypatch):
     return counts
 
 
-def train(population, settings, **objects):
+def train(population, settings, rounds=2, **objects):
     base: dict[str, Any] = {
-        "rounds": 2,
+        "rounds": rounds,
         "method": {"name": "fedprox", "mu": 0.5},
         "solver": {"epochs": 10, "batch_size": 4, "learning_rate": 0.1},
         "devices": {"per_round": 30, "stragglers": 0.4},
@@ -97,6 +97,27 @@ def test_groups_give_the_bits_of_devices_one_by_one(population, groups, monkeypa
     assert not groups
     same(together, alone)
     same(together, two)
+
+
+@pytest.mark.parametrize(
+    ("name", "server"),
+    [("fedprox", "asynchronous"), ("fednova", "buffered"), ("schedule", "buffered"), ("automatic mu", "buffered")],
+)
+def test_devices_of_several_versions_in_one_call_have_the_bits_of_each_alone(population, monkeypatch, name, server):
+    systems = {"model": "clock", "server": server, "concurrency": 8, **({"buffer": 3} if server == "buffered" else {})}
+    more = {"systems": systems, "devices": {"stragglers": 0.0}}
+    more["solver"] = {**SETTINGS[name].get("solver", {}), "epochs": 2}
+    versions, solve = [], SmallDevices.solve_versions
+
+    def counted(self, tasks, given, broadcasts):
+        versions.append(len(broadcasts))
+        return solve(self, tasks, given, broadcasts)
+
+    monkeypatch.setattr(SmallDevices, "solve_versions", counted)
+    together = train(population, {**SETTINGS[name], **more, "engine": {"workers": 2}}, rounds=12)
+    assert max(versions) > 1
+    monkeypatch.setattr(small_devices, "_is_usable", lambda device: False)
+    same(together, train(population, {**SETTINGS[name], **more}, rounds=12))
 
 
 def test_a_device_with_many_steps_is_solved_alone(population, groups):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.philox import WORDS, philox_blocks
 
-__all__ = ["Purpose", "generator", "stream", "words", "words_of_devices"]
+__all__ = ["Purpose", "generator", "generator_stream", "stream", "words", "words_of_devices"]
 
 
 class Purpose(IntEnum):
@@ -57,12 +57,30 @@ class Purpose(IntEnum):
 
 
 @contextmanager
-def stream(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> Iterator[np.random.Philox]:
+def stream(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> Iterator[np.random.BitGenerator]:
     """Lend the stream of random words for one draw; it is taken back at the end of the `with` block."""
+    random = _lend(seed, purpose, round, device)
     try:
-        bits = _idle.pop()
+        yield random.bit_generator
+    finally:
+        _idle.append(random)
+
+
+@contextmanager
+def generator_stream(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> Iterator[np.random.Generator]:
+    """Lend a generator on the stream of one draw, for continuous distributions; it is taken back at the end."""
+    random = _lend(seed, purpose, round, device)
+    try:
+        yield random
+    finally:
+        _idle.append(random)
+
+
+def _lend(seed: int, purpose: Purpose, round: int, device: int) -> np.random.Generator:
+    try:
+        random = _idle.pop()
     except IndexError:  # asked first, another thread could take the last one in between
-        bits = np.random.Philox(0)
+        random = np.random.Generator(np.random.Philox(0))
     state: Any = {  # of plain numbers, which are read in half the time of arrays
         "bit_generator": "Philox",
         "state": {"counter": (0, 0, round, device), "key": (seed, int(purpose))},
@@ -71,15 +89,12 @@ def stream(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> Iter
         "has_uint32": 0,
         "uinteger": 0,
     }
-    bits.state = state
-    try:
-        yield bits
-    finally:
-        _idle.append(bits)
+    random.bit_generator.state = state
+    return random
 
 
 # Generators that are not in use: to make one takes ten times as long as to set one to another draw.
-_idle: deque[np.random.Philox] = deque(maxlen=64)
+_idle: deque[np.random.Generator] = deque(maxlen=64)
 _EMPTY = (0, 0, 0, 0)
 
 
@@ -93,9 +108,15 @@ def words(count: int, seed: int, purpose: Purpose, round: int = 0, device: int =
 
 
 def words_of_devices(
-    counts: NDArray[np.int64], seed: int, purpose: Purpose, round: int, devices: NDArray[np.int64]
+    counts: NDArray[np.int64],
+    seed: int,
+    purpose: Purpose,
+    round: int | NDArray[np.int64],
+    devices: NDArray[np.int64],
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return what `words` does for many devices: all words in one array, and where those of each device begin.
+
+    They draw for one round, or each for its own.
 
     >>> drawn, begins = words_of_devices(np.array([3, 5]), 0, Purpose.ORDER, 1, np.array([4, 9]))
     >>> np.array_equal(drawn[begins[1] : begins[1] + 5], words(5, 0, Purpose.ORDER, round=1, device=9))
@@ -104,7 +125,8 @@ def words_of_devices(
     blocks = -(-counts // WORDS)
     begins = np.cumsum(blocks) - blocks
     block = np.arange(1, blocks.sum() + 1) - np.repeat(begins, blocks)  # a draw's first block is 1
-    drawn = philox_blocks((seed, int(purpose)), block, round, np.repeat(devices, blocks))
+    rounds = round if isinstance(round, int) else np.repeat(round, blocks)
+    drawn = philox_blocks((seed, int(purpose)), block, rounds, np.repeat(devices, blocks))
     return drawn.reshape(-1), begins * WORDS
 
 

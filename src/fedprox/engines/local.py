@@ -15,6 +15,8 @@ from functools import partial
 from threading import Lock
 from typing import TypeVar
 
+import numpy as np
+
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, quiet, scale
 from fedprox.engines.device_side import DeviceSide, Task
@@ -22,6 +24,7 @@ from fedprox.engines.groups import Group, find_groups, group_level
 from fedprox.engines.outcome import Engine, RoundOutcome, RoundRequest
 from fedprox.engines.small_devices import SmallDevices
 from fedprox.engines.task_list import TaskList
+from fedprox.methods import Received
 from fedprox.methods.merging import ReplySums, RoundSum
 from fedprox.population.loaded_samples import to_backend
 from fedprox.solvers import LocalProblem
@@ -77,7 +80,7 @@ class LocalEngine(Engine):
 
         @quiet
         def solve_group(group: Group) -> None:
-            answer = self._small.solve(group.tasks, broadcast, shared)
+            answer = self._small.solve(group.tasks, broadcast)
             with self._small.turn:
                 group.put(given.steps, answer.steps)
                 group.put(given.states, answer.states)
@@ -104,6 +107,27 @@ class LocalEngine(Engine):
         seconds = time.perf_counter() - clock
         averaged, summed = sums.result()
         return replace(given, averaged=averaged, summed=summed, gamma_seconds=seconds)
+
+    @quiet
+    def solve_versions(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
+        """Have devices work that were given different models; small ones in as few calls as possible."""
+        broadcasts = [request.broadcast for request in requests]
+        every = [TaskList.of(request.tasks) for request in requests]
+        can_mix = len(requests) > 1 and not any(each.gammas or not each.every_reply for each in requests)
+        if not can_mix or not self._small.can_mix(broadcasts) or not all(self._small.takes(t).all() for t in every):
+            return super().solve_versions(requests)
+        tasks = TaskList.joined(every)
+        versions = np.repeat(np.arange(len(every)), [len(each) for each in every])
+        answer = self._small.solve_versions(tasks, versions, broadcasts)
+        received: list[Received | None] = list(answer.received(tasks))
+        drift2: list[float | None] = [*answer.drift2] or [None] * len(tasks)
+        outcomes, begin = [], 0
+        for request, own in zip(requests, every, strict=True):
+            part = slice(begin, begin + len(own))
+            begin += len(own)
+            empty = RoundOutcome.empty(request)
+            outcomes.append(replace(empty, steps=answer.steps[part], drift2=drift2[part], replies=received[part]))
+        return outcomes
 
     def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
         """Return sum of weight * grad F_k(params) over the tasks."""

@@ -100,6 +100,10 @@ class Engine(ABC):
     def solve(self, request: RoundRequest) -> RoundOutcome:
         """Have every task's device work on its subproblem."""
 
+    def solve_versions(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
+        """Have devices work that were given different models: what `solve` gives for each request."""
+        return [self.solve(request) for request in requests]
+
     @abstractmethod
     def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
         """Return sum of weight * grad F_k(params) over the tasks; None if there is no gradient."""

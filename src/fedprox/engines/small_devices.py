@@ -1,4 +1,4 @@
-"""The devices' side of a round for many small devices at once.
+"""The devices' side of a round for many small devices at once, which were given one model or several versions of it.
 
 Their mini-batches are drawn together, one call of a compiled program takes the steps of all, and the method's hooks,
 which must be elementwise, are asked once. Every number is the one that `DeviceSide.solve` gives device by device. What
@@ -9,7 +9,7 @@ not a plain loop over mini-batches, a target for gamma, privacy.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ from fedprox.methods.elementwise_hooks import is_elementwise
 from fedprox.methods.solver_choice import SharedSolver
 from fedprox.models import Model
 from fedprox.participation.group_orders import draw_group_orders, rows_needed
-from fedprox.population.loaded_samples import scalar
 from fedprox.solvers.device_groups import group_program, solves_groups
 from fedprox.solvers.subproblem import Subproblem
 
@@ -87,29 +86,47 @@ class SmallDevices:
     def first_reply(self, tasks: TaskList, params: Tree) -> GroupReply:
         """Return what devices reply at the start of a run, which compiles what a round needs."""
         method = self._device.method
-        broadcast = Broadcast(1, params, method.send(method.start(params), None), 0.0)
-        return self.solve(tasks, broadcast, self._device.shared(broadcast))
+        return self.solve(tasks, Broadcast(1, params, method.send(method.start(params), None), 0.0))
+
+    def can_mix(self, broadcasts: Sequence[Broadcast]) -> bool:
+        """Return whether devices that were given different models can be solved for together.
+
+        They remember nothing, and the solver is SGD: jaxlib 0.10.2 ends the process on some transforms of optax that
+        start from a model which is chosen in the loop.
+        """
+        method = self._device.method
+        if not self.usable or not self._solver.is_sgd or method.start_device(broadcasts[0].params) is not None:
+            return False
+        return all(method.linear(each.sent, None, None) is None for each in broadcasts)
+
+    def solve(self, tasks: TaskList, broadcast: Broadcast) -> GroupReply:
+        """Work on the subproblems of some devices of a round."""
+        return self.solve_versions(tasks, np.zeros(len(tasks), np.int64), [broadcast])
 
     @quiet
-    def solve(self, tasks: TaskList, broadcast: Broadcast, shared: Subproblem) -> GroupReply:
-        """Work on the subproblems of some devices; `shared` is what all devices of the round have in common of it."""
+    def solve_versions(
+        self, tasks: TaskList, versions: NDArray[np.int64], broadcasts: Sequence[Broadcast]
+    ) -> GroupReply:
+        """Work on the subproblems of some devices; `versions` says which of the broadcasts each was sent."""
         method = self._device.method
         with self.turn:
-            states = self._remembered(tasks, broadcast.params)
-            problem = shared._replace(mu=scalar(broadcast.mu), linear=method.linear(broadcast.sent, states, None))
-            calls = list(self._calls(tasks.devices, tasks.budgets, broadcast.round, problem))
+            states = self._remembered(tasks, broadcasts[0].params)
+            linear = method.linear(broadcasts[0].sent, states, None)
+            calls = list(self._calls(tasks, versions, broadcasts, linear))
         program = group_program(self._device.model, self._solver, self._device.batch_size)
         solutions = [(program(*arguments), each) for arguments, each in calls]
         with self.turn:
             parts = [take_lines(to_numpy(lines), slice(0, each)) for lines, each in solutions]
             found = parts[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-            reply = self._reply(found, states, tasks.budgets, broadcast)
-            count = len(tasks)
+            reply = self._reply(found, states, tasks.budgets, versions, broadcasts)
             drift2 = []
-            if broadcast.wants_drift:
-                received = method.shared(broadcast.params)
-                drift2 = [squared_distance(method.shared(take_lines(found, each)), received) for each in range(count)]
-            remembered = [] if reply.state is None else split_lines(reply.state, count)
+            if broadcasts[0].wants_drift:
+                received = [method.shared(each.params) for each in broadcasts]
+                drift2 = [
+                    squared_distance(method.shared(take_lines(found, each)), received[version])
+                    for each, version in enumerate(versions.tolist())
+                ]
+            remembered = [] if reply.state is None else split_lines(reply.state, len(tasks))
             return GroupReply(reply.averaged, reply.summed, remembered, tasks.budgets.tolist(), drift2)
 
     def _remembered(self, tasks: TaskList, params: Tree) -> Tree:
@@ -121,31 +138,43 @@ class SmallDevices:
         return stack_lines([first if each is None else each for each in known])
 
     def _calls(
-        self, devices: NDArray[np.int64], steps: NDArray[np.int64], round: int, problem: Subproblem
+        self, tasks: TaskList, versions: NDArray[np.int64], broadcasts: Sequence[Broadcast], linear: Tree
     ) -> Iterator[tuple[Any, int]]:
         """Yield the arguments of the program's calls, and how many devices each is for."""
-        side = self._device
+        side, devices, steps = self._device, tasks.devices, tasks.budgets
         begins = side.samples.offsets[devices]
         samples = side.samples.offsets[devices + 1] - begins
-        learning_rate = scalar(side.rate(round))
+        rounds = np.array([each.round for each in broadcasts], np.int64)
         for part in self._parts(rows_needed(samples, side.batch_size, steps)):
+            used, own_version = np.unique(versions[part], return_inverse=True)
             orders = draw_group_orders(
                 samples[part],
                 side.batch_size,
                 steps[part],
                 seed=side.seed,
-                round=round,
+                round=int(rounds[used[0]]) if len(used) == 1 else rounds[versions[part]],
                 devices=devices[part],
                 capacity=self._capacity,
             )
             count = len(orders.begins)
-            places = np.zeros((self.lines, 4), np.int32)
-            places[:count] = np.stack([begins[part], samples[part], steps[part], orders.begins], axis=1)
-            own = problem
-            if problem.linear is not None:
-                own = problem._replace(linear=pad_lines(take_lines(problem.linear, part), self.lines))
+            places = np.zeros((self.lines, 5), np.int32)
+            places[:count] = np.stack([begins[part], samples[part], steps[part], orders.begins, own_version], axis=1)
+            own = None if linear is None else pad_lines(take_lines(linear, part), self.lines)
+            problem, rates = self._common([broadcasts[each] for each in used.tolist()])
             data = (side.loaded.x, side.loaded.y, places, np.int32(count), orders.rows)
-            yield (own, learning_rate, *data), count
+            yield (problem._replace(linear=own), rates, *data), count
+
+    def _common(self, broadcasts: Sequence[Broadcast]) -> tuple[Subproblem, NDArray[np.float32]]:
+        """Return the subproblems without a linear term and the learning rates, with a line for each broadcast.
+
+        There is one line, or as many as there are devices in a call, so that two programs are compiled and no more.
+        """
+        lines = 1 if len(broadcasts) == 1 else self.lines
+        mus, rates = np.zeros(lines, np.float32), np.zeros(lines, np.float32)
+        mus[: len(broadcasts)] = [each.mu for each in broadcasts]
+        rates[: len(broadcasts)] = [self._device.rate(each.round) for each in broadcasts]
+        anchors = pad_lines(stack_lines([each.params for each in broadcasts]), lines)
+        return Subproblem(anchors, mus), rates
 
     def _parts(self, needed: NDArray[np.int64]) -> Iterator[slice]:
         """Divide devices that need given numbers of mini-batches into parts for one call each."""
@@ -157,16 +186,24 @@ class SmallDevices:
             rows += each
         yield slice(begin, len(needed))
 
-    def _reply(self, found: Tree, states: Tree, steps: NDArray[np.int64], broadcast: Broadcast) -> Reply:
-        """Return what the devices reply, as lines; those with the same number of steps are asked at once."""
+    def _reply(
+        self,
+        found: Tree,
+        states: Tree,
+        steps: NDArray[np.int64],
+        versions: NDArray[np.int64],
+        broadcasts: Sequence[Broadcast],
+    ) -> Reply:
+        """Return what the devices reply, as lines; those with the same model and number of steps are asked at once."""
         side = self._device
 
-        def ask(params: Tree, state: Tree, steps: int) -> Reply:
+        def ask(params: Tree, state: Tree, first: int) -> Reply:
+            broadcast = broadcasts[int(versions[first])]
             given = side.method.reply(
                 Solution(
                     anchor=broadcast.params,
                     params=params,
-                    steps=steps,
+                    steps=int(steps[first]),
                     learning_rate=side.rate(broadcast.round),
                     mu=broadcast.mu,
                     solver=self._solver,
@@ -178,12 +215,15 @@ class SmallDevices:
             count = len(jax.tree.leaves(params)[0])
             return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) else np.full(count, leaf), given)
 
-        order = np.argsort(steps, kind="stable")
-        bounds = [0, *(np.flatnonzero(np.diff(steps[order])) + 1).tolist(), len(steps)]
-        if len(bounds) == 2 or type(side.method).reply is Method.reply:
-            return ask(found, states, int(steps[0]))
+        if type(side.method).reply is Method.reply:
+            return ask(found, states, 0)
+        order = np.lexsort((steps, versions))
+        changes = (np.diff(steps[order]) != 0) | (np.diff(versions[order]) != 0)
+        bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(steps)]
+        if len(bounds) == 2:
+            return ask(found, states, 0)
         parts = [order[begin:end] for begin, end in itertools.pairwise(bounds)]
-        replies = [ask(take_lines(found, part), take_lines(states, part), int(steps[part[0]])) for part in parts]
+        replies = [ask(take_lines(found, part), take_lines(states, part), int(part[0])) for part in parts]
         back = np.argsort(order)
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[back], *replies)
 

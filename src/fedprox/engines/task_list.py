@@ -45,6 +45,18 @@ class TaskList(Sequence[Task | None]):
             {task.device: task.state for task in tasks if task is not None},
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence[TaskList]) -> TaskList:
+        """Return the tasks of several lists, of devices that remember nothing, as one."""
+        return cls(
+            np.concatenate([part.asked for part in parts]),
+            np.concatenate([part.devices for part in parts]),
+            np.concatenate([part.budgets for part in parts]),
+            np.concatenate([part.weights for part in parts]),
+            np.concatenate([part.masses for part in parts]),
+            {},
+        )
+
     def __len__(self) -> int:
         return len(self.asked)
 

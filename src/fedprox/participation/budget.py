@@ -90,7 +90,7 @@ def _filled(rows: NDArray[np.int32], piece: int) -> NDArray[np.int32]:
     return np.pad(rows, ((0, missing), (0, 0))) if missing else rows
 
 
-def _put_orders(rows: NDArray[np.int32], bits: np.random.Philox) -> None:
+def _put_orders(rows: NDArray[np.int32], bits: np.random.BitGenerator) -> None:
     """Fill `rows` (epochs, samples) with a permutation of the samples in each row."""
     random: NDArray[np.uint64] = bits.random_raw(rows.size).reshape(rows.shape)
     low_halves = random.view(np.uint32).reshape(*rows.shape, 2)[..., _LOW]

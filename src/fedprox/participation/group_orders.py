@@ -39,9 +39,19 @@ def rows_needed(samples: Numbers, batch_size: int, steps: Numbers) -> Numbers:
 
 
 def draw_group_orders(
-    samples: Numbers, batch_size: int, steps: Numbers, *, seed: int, round: int, devices: Numbers, capacity: int
+    samples: Numbers,
+    batch_size: int,
+    steps: Numbers,
+    *,
+    seed: int,
+    round: int | Numbers,
+    devices: Numbers,
+    capacity: int,
 ) -> GroupOrders:
-    """Draw the mini-batches of the first steps of each device; what no mini-batch fills is row 0."""
+    """Draw the mini-batches of the first steps of each device, in one round or each in its own.
+
+    What no mini-batch fills is row 0.
+    """
     per_epoch = np.asarray(steps_per_epoch(samples, batch_size))
     epochs = -(-steps // per_epoch)
     needed = epochs * per_epoch

@@ -1,8 +1,9 @@
 """Many small devices in one call of a compiled program.
 
 A device with a few samples takes microseconds for its steps, and a call from Python, with all that surrounds it, takes
-a hundred. Here a loop over the devices is compiled around the loop over the steps: the devices start from the same w^t,
-each with its own samples, budget and mini-batches, and the solutions come out as one array with a line for each.
+a hundred. Here a loop over the devices is compiled around the loop over the steps: each device starts from the model
+that it was given, with its own samples, budget and mini-batches, and the solutions come out as one array with a line
+for each.
 """
 
 from __future__ import annotations
@@ -39,32 +40,34 @@ def group_program(model: Model, solver: Stepwise, batch_size: int) -> Callable[.
     """Return the compiled program that takes the mini-batch steps of many devices, one device after another.
 
     `program(problem, learning_rate, x, y, places, devices, rows) -> params` for the first `devices` lines of `places`.
-    Each is (begin, count, steps, row): a device's rows of x and y, how many steps it takes and which of `rows` is its
-    first mini-batch. Every device starts at the anchor and with a new epoch, and takes the steps of
-    `minibatch_program`, bit for bit. The parameters that come out, and the linear term where there is one, have a line
-    for each device.
+    Each is (begin, count, steps, row, version): a device's rows of x and y, how many steps it takes, which of `rows` is
+    its first mini-batch, and which line of the anchor, of mu and of the learning rate is its own. Every device starts
+    at its anchor and with a new epoch, and takes the steps of `minibatch_program`, bit for bit. The parameters that
+    come out, and the linear term where there is one, have a line for each device.
     """
     take_steps = minibatch_steps(model, solver, batch_size, take_rows)
 
     def program(
         problem: Subproblem,
-        learning_rate: jax.Array,
+        learning_rates: jax.Array,
         x: jax.Array,
         y: jax.Array,
         places: jax.Array,
         devices: jax.Array,
         rows: jax.Array,
     ) -> Tree:
-        start = problem.anchor
+        given = (problem.anchor, problem.mu, learning_rates)
+        only = jax.tree.map(lambda leaf: leaf[0], given) if len(learning_rates) == 1 else None
 
         def solve(k: jax.Array, found: Tree) -> Tree:
-            begin, samples, steps, row = line(places, k)
-            own = problem._replace(linear=jax.tree.map(lambda leaf: line(leaf, k), problem.linear))
+            begin, samples, steps, row, version = line(places, k)
+            start, mu, learning_rate = only or jax.tree.map(lambda leaf: line(leaf, version), given)
+            own = Subproblem(start, mu, jax.tree.map(lambda leaf: line(leaf, k), problem.linear))
             place = Place(begin, samples, 0, steps, row)
             params, _ = take_steps(start, solver.init(start), own, learning_rate, x, y, place, rows)
             return jax.tree.map(lambda lines, one: lax.dynamic_update_index_in_dim(lines, one, k, 0), found, params)
 
-        nothing = jax.tree.map(lambda leaf: jnp.zeros((len(places), *leaf.shape), leaf.dtype), start)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros((len(places), *leaf.shape[1:]), leaf.dtype), problem.anchor)
         return lax.fori_loop(0, devices, solve, nothing)
 
     return compiled(program, small=True)

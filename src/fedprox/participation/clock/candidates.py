@@ -53,6 +53,7 @@ class Candidates:
       offsets: of the population's training samples.
       prepare: what the clock says of the devices of a cohort, in their order.
       seconds_left: for how long devices stay available from a moment on.
+      stays: the same for one device.
       at_once: how many of them are prepared at once.
     """
 
@@ -62,8 +63,10 @@ class Candidates:
         offsets: Indices,
         prepare: Callable[[Cohort], list[FullWork]],
         seconds_left: Callable[[Indices, float], NDArray[np.float64]],
+        stays: Callable[[int, float], float],
         at_once: int,
     ) -> None:
+        self._stays = stays
         self._blocks, self._offsets, self._at_once = blocks, offsets, at_once
         self._drawn: Cohort | None = None  # of the last block, what is not prepared yet
         self._prepare, self._seconds_left = prepare, seconds_left
@@ -91,7 +94,7 @@ class Candidates:
                 continue
             left = self._looks[position]
             if now != self._moments[position] and not math.isinf(left):  # one that never goes away is there
-                left = float(self._seconds_left(np.array([candidate.device]), now)[0])
+                left = self._stays(candidate.device, now)
             if left > 0:
                 return candidate, left
             self._away.append(position)

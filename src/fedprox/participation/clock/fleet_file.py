@@ -47,6 +47,10 @@ class FleetDevices:
         """Return for how long each device stays available; 0 for one that is away."""
         return self.trace.seconds_left(self.lines(devices), now)
 
+    def stays(self, device: int, now: float) -> float:
+        """Return for how long one device stays available."""
+        return self.trace.stays(int(self.lines(np.array([device]))[0]), now)
+
     def lines(self, devices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which line each device is, from 0 on."""
         drawn, begins = words_of_devices(np.ones_like(devices), self.seed, Purpose.FLEET_LINE, 0, devices)

@@ -32,7 +32,7 @@ from pydantic import Field, ValidationError
 from fedprox.config.fields import NotNegative, Positive, Section, Text, broken_rule
 from fedprox.config.toml import dump_toml, read_toml
 from fedprox.core.errors import ConfigError, nearest, short
-from fedprox.core.randomness import Purpose, stream
+from fedprox.core.randomness import Purpose, generator_stream
 from fedprox.participation.clock.habits import HabitDraws, Habits, seconds_there
 from fedprox.participation.clock.timing import Devices
 
@@ -119,9 +119,15 @@ class ProfileDevices:
         level, peak, begins = np.array([(one.level, one.peak_hour, one.begins) for one in drawn]).reshape(-1, 3).T
         return seconds_there(habits, HabitDraws(level, peak, begins), devices, now, self._seed)
 
+    def stays(self, device: int, now: float) -> float:
+        """Return for how long one device stays available."""
+        if self.profile.availability is None:
+            return _left(self._drawn(device), now)
+        return float(self.seconds_left(np.array([device]), now)[0])
+
     def _draw(self, device: int) -> _Drawn:
-        with stream(self._seed, Purpose.CLOCK_DEVICE, device=device) as bits:
-            return self._drawn_from(np.random.Generator(bits), device)
+        with generator_stream(self._seed, Purpose.CLOCK_DEVICE, device=device) as random:
+            return self._drawn_from(random, device)
 
     def _drawn_from(self, random: np.random.Generator, device: int) -> _Drawn:
         which, zone = random.random(2)
@@ -148,8 +154,8 @@ class ProfileDevices:
         """Return by what a device's speed and its network are multiplied in a round."""
         if kind.round_spread == 0 and kind.network_round_spread == 0:
             return 1.0, 1.0
-        with stream(self._seed, Purpose.CLOCK_ROUND, round, device) as bits:
-            speed, network = np.random.Generator(bits).standard_normal(2)
+        with generator_stream(self._seed, Purpose.CLOCK_ROUND, round, device) as random:
+            speed, network = random.standard_normal(2).tolist()
         return float(np.exp(kind.round_spread * speed)), float(np.exp(kind.network_round_spread * network))
 
 

@@ -30,6 +30,9 @@ class Source(Protocol):
     def seconds_left(self, devices: NDArray[np.int64], now: float) -> NDArray[np.float64]:
         """Return for how long each device stays available; 0 for one that is away."""
 
+    def stays(self, device: int, now: float) -> float:
+        """Return for how long one device stays available."""
+
 
 def build_source(config: Config, population: Population) -> Source:
     """Return the devices that the config names."""

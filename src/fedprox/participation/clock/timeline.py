@@ -137,7 +137,7 @@ class Timeline:
         most = most_candidates(max(chosen.per_round, self.concurrency))
         blocks = candidate_blocks(chosen.sampling, chosen.per_round, self.offsets, seed, round, most)
         source, at_once = self.clock.source, min(max(self.buffer, self._free), _AT_ONCE)
-        self._candidates = Candidates(blocks, self.offsets, self._full_work, source.seconds_left, at_once)
+        self._candidates = Candidates(blocks, self.offsets, self._full_work, source.seconds_left, source.stays, at_once)
         self._asked_here: list[Job] = []  # at this version
         self._failed: list[bool] = []  # of the devices asked at this version, in their order
 

@@ -54,13 +54,21 @@ class Trace:
 
     def seconds_left(self, devices: NDArray[np.int64], now: float) -> NDArray[np.float64]:
         """Return for how long each device stays available: 0 for one that is away, infinity for one that never is."""
+        self._say_repeats(now)
+        return np.array([_left(self.spans[device], float(self.period[device]), now) for device in devices.tolist()])
+
+    def stays(self, device: int, now: float) -> float:
+        """Return for how long one device stays available."""
+        self._say_repeats(now)
+        return _left(self.spans[device], float(self.period[device]), now)
+
+    def _say_repeats(self, now: float) -> None:
         if now >= self.repeats_after:
             warnings.warn(
                 f"the run has lasted longer than its trace, {self.repeats_after:.0f} simulated seconds; who is "
                 "available repeats from the trace's beginning",
-                stacklevel=2,
+                stacklevel=3,
             )
-        return np.array([_left(self.spans[device], float(self.period[device]), now) for device in devices.tolist()])
 
     @cached_property
     def repeats_after(self) -> float:

@@ -20,8 +20,9 @@ the reply, and the model goes that part of the way.
 
 The proximal term of a device is anchored at a_k, the model that it was given.
 
-Solving is lazy. The time line says who replies when; a reply is worked out when it is merged, together with others to
-the same version that are still to come, so that the engine has many devices at a time. No bit depends on that.
+Solving is lazy. The time line says who replies when; a reply is worked out when it is merged, together with those that
+are still to come, whatever version their devices were given, so that the engine has many devices at a time. No bit
+depends on that.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,7 @@ class EventServer:
         self._model_bytes = count_bytes(parts.state.params)
         self._is_buffered = systems.server == "buffered"
         self._users: Counter[int] = Counter()  # how many devices are at work on each version
+        self._gamma_seconds = 0.0  # that measuring gammas took since the last version
         self._held = HeldReplies(self._solve, most=_most_held(parts, engine))
         self._timeline = Timeline(
             clock,
@@ -134,7 +137,7 @@ class EventServer:
             outcome.steps[position], outcome.drift2[position] = each.steps, each.drift2
             if outcome.gammas is not None:
                 outcome.gammas[position] = each.gamma
-        outcome = replace(outcome, gamma_seconds=self._held.take_gamma_seconds())
+        outcome, self._gamma_seconds = replace(outcome, gamma_seconds=self._gamma_seconds), 0.0
         versions = [job.version for job in instant.ended]
         shifts = self._shifts({versions[position] for position, _ in replies})
         if outcome.replies is None and replies and len(replies) * self._model_bytes <= _STACKED:
@@ -163,23 +166,29 @@ class EventServer:
         given = self._state.given[version]
         return Broadcast(version + 1, given.params, given.sent, given.mu, self._merge_step.wants_drift)
 
-    def _solve(self, jobs: Sequence[Job]) -> RoundOutcome:
-        """Have devices that were given one version work on it."""
+    def _solve(self, jobs: Sequence[Job]) -> list[HeldReply]:
+        """Have devices work, which are sorted by the version that they were given."""
+        by_version = [list(own) for _, own in groupby(jobs, key=lambda job: job.version)]
+        outcomes = self._engine.solve_versions([self._request(own) for own in by_version])
+        held: list[HeldReply] = []
+        for own, outcome in zip(by_version, outcomes, strict=True):
+            self._gamma_seconds += outcome.gamma_seconds
+            gammas = outcome.gammas or [None] * len(own)
+            columns = (outcome.replies or (), outcome.steps, outcome.drift2, gammas)
+            for job, received, steps, drift2, gamma in zip(own, *columns, strict=True):
+                if received is None:
+                    raise RuntimeError(f"device {job.device} was asked at version {job.version} and gave no reply")
+                held.append(HeldReply(received.reply, steps, drift2, gamma))
+        return held
+
+    def _request(self, jobs: Sequence[Job]) -> RoundRequest:
+        """Return what devices that were given one version are to do."""
         devices = np.array([job.device for job in jobs], np.int64)
         self._parts.population.check(devices)
-        count = len(jobs)
-        tasks = TaskList(
-            np.ones(count, bool),
-            devices,
-            np.array([job.budget for job in jobs], np.int64),
-            np.ones(count),
-            np.ones(count),
-            {},
-        )
-        request = RoundRequest(
-            tasks, self._broadcast(jobs[0].version), _no_shares, gammas=self._config.measure.gamma, every_reply=True
-        )
-        return self._engine.solve(request)
+        count, budgets = len(jobs), np.array([job.budget for job in jobs], np.int64)
+        tasks = TaskList(np.ones(count, bool), devices, budgets, np.ones(count), np.ones(count), {})
+        wants_gammas = self._config.measure.gamma
+        return RoundRequest(tasks, self._broadcast(jobs[0].version), _no_shares, gammas=wants_gammas, every_reply=True)
 
     def _steps_are_known(self) -> bool:
         """Return whether every device takes as many steps as its budget has."""
