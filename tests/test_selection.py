@@ -105,9 +105,10 @@ def test_the_utility_of_oort_worked_by_hand():
     view = view_of([10, 10, 10], 2, 4, known)
     found = utility(view, np.arange(3), penalty=2.0, preferred=0.5)
     clip = np.quantile([10.0, 30.0, 10.0], 0.95)
-    mean = (20 + clip) / 3
+    lowest, width = 9.99, 30 - 9.99
     uncertain = [math.sqrt(0.1 * math.log(4) / last) for last in (1, 4, 4)]
-    expected = [10 / mean + uncertain[0], clip / mean + uncertain[1], (10 / mean + uncertain[2]) * (10 / 40) ** 2]
+    values = [(value - lowest) / width for value in (10, clip, 10)]
+    expected = [values[0] + uncertain[0], values[1] + uncertain[1], (values[2] + uncertain[2]) * (10 / 40) ** 2]
     assert found == pytest.approx(expected)
 
 
@@ -119,6 +120,8 @@ def test_oort_explores_first_and_exploits_later():
     assert (late < 10).sum() == 8
     seen = {k: KnownDevice(100, 1.0) for k in range(12)}
     assert len(Oort()(view_of([5] * 12, 10, 400, seen)).devices) == 10  # nobody is left to explore
+    losses = {k: KnownDevice(100, 9.0 if k < 10 else 0.1) for k in range(12)}
+    assert set(Oort()(view_of([5] * 12, 10, 400, losses)).devices.tolist()) == set(range(10))  # and nobody explores
 
 
 def test_tiers_take_devices_of_one_speed():
@@ -131,7 +134,16 @@ def test_tiers_take_devices_of_one_speed():
     assert tiers == {True, False}
     known = {0: KnownDevice(1, 99.0), 15: KnownDevice(1, 1.0)}
     fast = [Tiers(tiers=2)(view_of([5] * 20, 4, r, known, seconds=seconds)).devices[0] < 10 for r in range(200)]
-    assert np.mean(fast) > 0.95  # the tier with the higher loss
+    assert np.mean(fast) == pytest.approx(2 / 3, abs=0.1)  # the tier with the higher loss, by rank
+
+
+def test_tiers_are_drawn_by_the_rank_of_their_loss():
+    seconds = lambda devices: 10.0 ** (devices // 10) + devices * 1e-3  # noqa: E731
+    known = {0: KnownDevice(1, 2.0), 10: KnownDevice(1, 0.5), 20: KnownDevice(1, 9.0)}
+    counts = np.zeros(4)
+    for round in range(600):
+        counts[Tiers(tiers=4)(view_of([5] * 40, 3, round, known, seconds=seconds)).devices[0] // 10] += 1
+    assert counts / 600 == pytest.approx([0.2, 0.1, 0.3, 0.4], abs=0.06)  # nothing is known of the last: the worst
 
 
 def test_importance_is_unbiased_over_its_draws():

@@ -2,12 +2,15 @@
 
 Devices are divided into `tiers` by how long a round takes them, at the quantiles of a fixed sample of devices, each
 with the work and the network of a round before the first. A round draws a tier, with equal probabilities or, with
-`adaptive`, in proportion to the mean loss of the tier's devices at the time they were last chosen, and then K of its
-devices uniformly among those that are there.
+`adaptive`, with probabilities T / D, (T - 1) / D, ..., 1 / D from the tier with the highest loss to the one with the
+lowest, where D = T (T + 1) / 2 for T tiers; then K of its devices uniformly among those that are there. The loss of a
+tier is the mean over its devices at the time they were last chosen; a tier of which nothing is known counts as the
+worst.
 
-(Chai et al., "TiFL: A Tier-based Federated Learning System", HPDC 2020.) TiFL follows the
-accuracy of tiers on test data and gives each a number of credits, which bound how often it is drawn; here the loss that
-devices report is followed, and there are no credits. Replies are averaged with weights n_k.
+(Chai et al., "TiFL: A Tier-based Federated Learning System", HPDC 2020.) TiFL ranks tiers by their accuracy on test
+data, changes the probabilities every few rounds, where the accuracy of the current tier has not risen, and gives each
+tier a number of credits, which bound how often it is drawn; here they are ranked in every round by the loss that
+devices report, and there are no credits. Replies are averaged with weights n_k.
 
 The devices report: how long a round takes them, and with `adaptive` the loss of those that took part. It needs the
 clock, and is refused with privacy.
@@ -67,7 +70,10 @@ class Tiers:
         tier = _tier(view, np.array(known, np.int64), bounds)
         counts = np.bincount(tier, minlength=self.tiers)
         means = np.bincount(tier, loss, self.tiers) / np.maximum(counts, 1)
-        return np.maximum(np.where(counts > 0, means, means.max()), 1e-12)  # of which nothing is known: as the worst
+        means[counts == 0] = np.inf
+        below, equal = means < means[:, None], means == means[:, None]
+        ranks: NDArray[np.float64] = below.sum(axis=1) + (equal.sum(axis=1) + 1) / 2  # equal ones share their ranks
+        return ranks
 
 
 def tier_bounds(view: SamplingView, tiers: int) -> NDArray[np.float64]:
