@@ -38,6 +38,7 @@ SLOW_FILES = {
     "test_attacked_federation.py",
     "test_cli.py",
     "test_deploy.py",
+    "test_deploy_pace.py",
     "test_deploy_privacy.py",
     "test_docs.py",
     "test_examples.py",
@@ -62,9 +63,15 @@ SLOW = 0.3
 UNMEASURED = 10.0  # seconds of a test in a slow file
 
 # Files whose tests are long and share nothing; those of other files stay together, with their fixtures and programs.
-SPLIT_FILES = SLOW_FILES - {"test_adapters.py", "test_deploy.py", "test_paper_smoke.py", "test_ray.py"}
+SPLIT_FILES = SLOW_FILES - {
+    "test_adapters.py",
+    "test_deploy.py",
+    "test_deploy_pace.py",
+    "test_paper_smoke.py",
+    "test_ray.py",
+}
 
-collect_ignore = ["attack/federation_app"]  # part of an app, which imports the rest of it
+collect_ignore = ["attack/federation_app", "attack/paced_app"]  # parts of apps, which import the rest of them
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

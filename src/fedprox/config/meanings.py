@@ -143,6 +143,7 @@ MEANINGS: Mapping[str, str] = {
     "deploy.max_samples": "real devices: the most training samples that a device may claim; 0: any",
     "deploy.max_weight": "real devices: the largest weight of one device in a merge",
     "deploy.nodes": "real devices: Flower's node ids of devices 0 to N - 1; empty: a node says which device it is",
+    "deploy.late": "real devices: what becomes of a reply after the deadline: it is refused, or merged when it comes",
     "deploy.join_seconds": "real devices: how long the server waits for all devices at the start",
 }
 

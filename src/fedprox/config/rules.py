@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from fedprox.config.part_keys import REQUIRED, Key, part_keys
 from fedprox.config.parts import capability, find_part
 from fedprox.config.privacy import check_privacy
-from fedprox.config.sections import SystemsConfig
 from fedprox.config.selection import check_selection
 from fedprox.core.errors import ConfigError
 
@@ -139,7 +138,7 @@ def _check_systems(config: Config) -> None:
                 f"`systems.profile` must be left out with `systems.trace`, which describes every device; "
                 f"got {systems.profile!r}"
             )
-        _check_server(systems)
+        _check_server(config)
         return
     for key in ("profile", "trace", "deadline", "rare_labels", "rare_by"):
         value = getattr(systems, key)
@@ -150,7 +149,7 @@ def _check_systems(config: Config) -> None:
             f"`systems.server` must be 'synchronous' unless systems.model = 'clock', which says when a reply arrives; "
             f"got {systems.server!r}"
         )
-    _check_server(systems)
+    _check_server(config)
 
 
 _SERVER_KEYS = {
@@ -163,8 +162,11 @@ _SERVER_KEYS = {
 """The servers that a key belongs to."""
 
 
-def _check_server(systems: SystemsConfig) -> None:
+def _check_server(config: Config) -> None:
+    systems = config.systems
     for key, servers in _SERVER_KEYS.items():
+        if key == "staleness" and config.deploy.late == "merge":
+            continue
         value = getattr(systems, key)
         if value != type(systems).model_fields[key].default and systems.server not in servers:
             named = " or ".join(repr(server) for server in servers)

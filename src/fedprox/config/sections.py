@@ -192,7 +192,9 @@ class DeployConfig(Section):
     most `repeats` times. `max_norm` is the most that a reply may add to the model (0: any; "auto": a multiple of what
     replies added lately), `max_samples` the most training samples that a device may claim (0: any), `max_weight` the
     largest weight of one device in a merge. `join_seconds` is how long the server waits for all devices at the start,
-    `nodes` has Flower's ids of the nodes of devices 0 to N - 1, which no other node can claim then.
+    `nodes` has Flower's ids of the nodes of devices 0 to N - 1, which no other node can claim then. A reply that comes
+    after the server has stopped waiting is thrown away, or with `late` = "merge" merged when it comes, with a weight
+    that `systems.staleness` lowers.
     """
 
     devices: CountOrZero = 0
@@ -205,3 +207,4 @@ class DeployConfig(Section):
     max_weight: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, description="a number in (0, 1]")] = 1.0
     nodes: list[int] = Field(default_factory=list, description="a list of node ids, which are integers")
     join_seconds: Positive = 300.0
+    late: Annotated[Literal["refuse", "merge"], Field(description="one of refuse, merge")] = "refuse"

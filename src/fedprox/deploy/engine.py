@@ -22,23 +22,25 @@ from numpy.typing import NDArray
 
 from fedprox import __version__
 from fedprox.config import Config
-from fedprox.core.trees import Tree, difference, flatten_names, overlay_names, quiet, scale, squared_distance
+from fedprox.core.trees import Tree, difference, overlay_names, quiet, squared_distance
 from fedprox.deploy.message_exchange import NodeAnswer, Post
-from fedprox.deploy.messages import Instruction, Model, Named, PersonalVersion, Work
+from fedprox.deploy.messages import Model, PersonalVersion, Work
 from fedprox.deploy.norm_limits import NormLimits
 from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.release_count import Releases
 from fedprox.deploy.remote_gradients import RemoteGradients
 from fedprox.deploy.remote_work import GradientQuestion, Question, RemoteWork
 from fedprox.deploy.reply_additions import Contribution, measure_additions
-from fedprox.deploy.reply_checks import Expected, distance
+from fedprox.deploy.reply_checks import distance
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.round_replies import Collected
 from fedprox.deploy.solution_gradients import take_gradients
+from fedprox.deploy.weight_limit import warn_of_limited
+from fedprox.deploy.work_messages import WorkMessages, bytes_down
 from fedprox.deploy.work_times import WorkTimes
 from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Task
 from fedprox.methods import Method, Reply
-from fedprox.methods.merging import ReplySums, RoundSum
+from fedprox.methods.merging import ReplySums
 from fedprox.methods.parameter_roles import ParameterRoles
 from fedprox.methods.traffic import count_bytes
 from fedprox.privacy import build_mechanism, clip
@@ -56,11 +58,16 @@ _LOG = logging.getLogger("fedprox.deploy")
 class FlowerEngine(Engine):
     """Has real devices do the work of a round.
 
+    Attributes:
+      limits: how much a reply may add.
+      messages: writes the messages that ask for work.
+
     Args:
       releases: the count of rounds sent out, for private runs.
       roles: which parameters are sent; all, unless `[personal]` or the model says otherwise.
       personal: the versions of the devices' personal parameters, where there are such.
       times: how long devices may work, which the measurer follows too.
+      remembered: how many of the last rounds, or replies where they arrive one by one, the limits follow.
     """
 
     def __init__(
@@ -74,6 +81,7 @@ class FlowerEngine(Engine):
         roles: ParameterRoles | None = None,
         personal: PersonalVersions | None = None,
         times: WorkTimes | None = None,
+        remembered: int = 5,
     ) -> None:
         self._config, self._method, self._solver_for = config, method, solver_for
         self._roster, self._post, self._releases = roster, post, releases
@@ -82,8 +90,9 @@ class FlowerEngine(Engine):
         self._gradients = RemoteGradients(self._roles)
         self._rate = build_schedule(config.solver, config.rounds)
         # With noise, which replies are merged must not depend on the updates of others; clipping bounds them instead.
-        self._limits = NormLimits(0.0 if self._mechanism else config.deploy.max_norm)
+        self.limits = NormLimits(0.0 if self._mechanism else config.deploy.max_norm, remembered)
         self._times = times or WorkTimes(config.deploy.deadline)
+        self.messages = WorkMessages(config, solver_for, self._roles, self._times)
         self._refused = 0
         self._late_recorded = 0  # those that the records of the rounds have counted
 
@@ -99,15 +108,7 @@ class FlowerEngine(Engine):
         """Return the mean of grad F_k(params) over those of the tasks that answer, with their weights."""
         asked = [task for task in tasks if task is not None]
         self._ask_for_gradients([task.device for task in asked], params)
-        found = self._gradients.found
-        answered = sum(task.weight for task in asked if task.device in found)
-        missing = any(task.device not in found for task in asked)
-        total = RoundSum(len(tasks))
-        for position, task in enumerate(tasks):
-            if task is not None and task.device in found:
-                share = task.weight / answered if missing else task.weight
-                total.add(position, scale(found[task.device], share))
-        return total.result()
+        return self._gradients.mean(tasks)
 
     @quiet
     def solve(self, request: RoundRequest) -> RoundOutcome:
@@ -126,7 +127,7 @@ class FlowerEngine(Engine):
             _LOG.warning("round %d has %d usable replies and is repeated", broadcast.round, len(collected.work))
             rule = f"round {broadcast.round} must have {deploy.min_replies} usable replies (`deploy.min_replies`)"
             return replace(outcome, shortfall=rule)
-        self._limits.take_note(self._with_gradients(norms))
+        self.limits.take_note(self._with_gradients(norms))
         averaged, summed = self._merge(request, outcome, collected.work, replies)
         return replace(outcome, averaged=averaged, summed=summed)
 
@@ -141,7 +142,7 @@ class FlowerEngine(Engine):
         """Take back the counts and what the limits follow."""
         self._post.late = self._late_recorded = values["late"]
         self._refused = values["refused"]
-        self._limits.restore(values.get("norms", []))
+        self.limits.restore(values.get("norms", []))
         self._times.restore(values.get("times", []))
         if self._personal is not None:
             self._personal.restore(values["personal"])
@@ -156,7 +157,7 @@ class FlowerEngine(Engine):
         }
 
     def _followed(self) -> dict[str, Any]:
-        return {"norms": self._limits.values(), "times": self._times.values()}
+        return {"norms": self.limits.values(), "times": self._times.values()}
 
     def _work(self, asked: Sequence[Task], broadcast: Broadcast, collected: Collected) -> dict[int, _Answered]:
         """Have the method work with all devices, in as many exchanges as it poses subproblems; return the replies."""
@@ -176,7 +177,7 @@ class FlowerEngine(Engine):
                     step = remote.advance(self._method, broadcast, self._rate(broadcast.round))
                 except ArithmeticError as error:  # a power of what the device claims may be beyond all numbers
                     collected.refuse(device, reason := f"the method cannot compute with it: {error}")
-                    self._count_refused(broadcast.round, {device: reason})
+                    self.count_refused(broadcast.round, {device: reason})
                     continue
                 if isinstance(step, Question):
                     questions[device] = step
@@ -197,10 +198,10 @@ class FlowerEngine(Engine):
         self, request: RoundRequest, collected: Collected, replies: Mapping[int, _Answered]
     ) -> dict[int, dict[str, float]]:
         """Refuse replies that add too much, the worst first, and return the norms of those that are left."""
-        while (worst := self._limits.worst(norms := self._norms(request, collected, replies))) is not None:
+        while (worst := self.limits.worst(norms := self._norms(request, collected, replies))) is not None:
             device, reason = worst
             collected.refuse(device, reason)
-            self._count_refused(request.broadcast.round, {device: reason})
+            self.count_refused(request.broadcast.round, {device: reason})
         return norms
 
     def _norms(
@@ -208,7 +209,7 @@ class FlowerEngine(Engine):
     ) -> dict[int, dict[str, float]]:
         """Return for each device that would be merged the norms that limits are for."""
         broadcast = request.broadcast
-        anchor = self._sent(broadcast.params)
+        anchor = self.messages.sent(broadcast.params)
         shares = request.settle(*self._replied(request, collected))
         merged = [
             task._replace(weight=float(shares.weights[position]))
@@ -245,46 +246,27 @@ class FlowerEngine(Engine):
         self, questions: Mapping[int, Question], broadcast: Broadcast, collected: Collected
     ) -> dict[int, Work]:
         """Send devices their subproblems, and return the work that can be used."""
-        anchor = self._sent(broadcast.params)
-        allowed = {device: self._times.allowed(question.budget) for device, question in questions.items()}
+        anchor = self.messages.sent(broadcast.params)
         messages = {
-            device: Instruction(
+            device: self.messages.instruction(
                 device,
-                anchor,
-                None if posed.linear is None else self._sent(posed.linear),
-                broadcast.round,
-                posed.mu,
-                budget,
-                allowed[device],
-                None if posed.anchor is None else self._sent(posed.anchor),
-                None if posed.start is None else self._sent(posed.start),
+                broadcast,
+                question,
                 self._version(device, broadcast.round, is_first=device not in collected.bytes),
-                posed.gamma,
-            )
-            for device, (posed, budget) in questions.items()
-        }
-        seconds = max(allowed.values(), default=0.0)
-        answers = self._ask({device: one.to_records() for device, one in messages.items()}, MessageType.TRAIN, seconds)
-        may_stop = {device: bool(one.posed.gamma or self._config.solver.gamma) for device, one in questions.items()}
-        expected = {
-            device: Expected(
-                question.budget,
-                allowed[device],
-                spends_budget=self._solver_for(device).is_sgd and not may_stop[device],
-                moves_at_once=self._hides_drift or question.posed.start is not None,
-                max_norm=self._longest_update(anchor),
             )
             for device, question in questions.items()
         }
+        seconds = max((one.seconds for one in messages.values()), default=0.0)
+        answers = self._ask({device: one.to_records() for device, one in messages.items()}, MessageType.TRAIN, seconds)
+        expected = {device: self.messages.expected(messages[device], one) for device, one in questions.items()}
         work = collected.sort(answers, expected, anchor)
         complete = (device for device, done in work.items() if not done.stopped_by_time)
         self._times.take_note([(questions[device].budget, answers[device].seconds) for device in complete])
         refused = {device: collected.refused[device] for device in questions if device in collected.refused}
-        self._count_refused(broadcast.round, refused)
+        self.count_refused(broadcast.round, refused)
         for device, message in messages.items():
-            down = count_bytes((message.params, message.linear, message.anchor, message.start))
             up = count_bytes(work[device].params) if device in work else 0
-            collected.bytes[device] = collected.bytes.get(device, 0) + down + up
+            collected.bytes[device] = collected.bytes.get(device, 0) + bytes_down(message) + up
         return work
 
     def _gradients_of(
@@ -294,12 +276,8 @@ class FlowerEngine(Engine):
         messages = {device: Model(one.sent).to_records() for device, one in asked.items()}
         found = take_gradients(asked, self._ask(messages, GRADIENT, self._times.longest()), collected)
         refused = {device: collected.refused[device] for device in asked if device in collected.refused}
-        self._count_refused(broadcast.round, refused)
+        self.count_refused(broadcast.round, refused)
         return found
-
-    def _sent(self, tree: Tree) -> Named:
-        """Return by name what is sent of a tree."""
-        return flatten_names(self._roles.exchanged(tree))
 
     def _version(self, device: int, round: int, *, is_first: bool) -> PersonalVersion | None:
         """Return the personal parameters of a device in a round; the first of its subproblems trains them."""
@@ -307,23 +285,16 @@ class FlowerEngine(Engine):
             return None
         return self._personal.to_train(device, round) if is_first else self._personal.to_read(device)
 
-    def _count_refused(self, round: int, refused: Mapping[int, str]) -> None:
+    def count_refused(self, round: int, refused: Mapping[int, str]) -> None:
+        """Count replies that are refused, and say why."""
         self._refused += len(refused)
         for device, reason in refused.items():
             _LOG.warning("round %d: the reply of device %d is refused: %s", round, device, reason)
 
-    def _longest_update(self, anchor: Named) -> float:
-        """Return the largest ||w_k - w^t|| that a single reply may have, whatever the others have; 0: any."""
-        chosen = self._config.deploy.max_norm
-        limits = [chosen] if isinstance(chosen, float) and chosen > 0 else []
-        if self._mechanism is not None and self._mechanism.on_devices:
-            limits.append(self._mechanism.longest_update(anchor))
-        return min(limits, default=0.0)
-
     def _ask(self, records: Mapping[int, Any], kind: str, seconds: float) -> dict[int, NodeAnswer]:
         """Send each device its message and return its answer; 0 seconds: wait as long as it takes."""
         nodes = {device: self._roster.node(device) for device in records}
-        wait = seconds + self._config.deploy.grace if seconds else 0.0
+        wait = self.messages.wait(seconds)
         answers = self._post.ask({nodes[device]: one for device, one in records.items()}, kind, seconds=wait)
         return {device: answers[node] for device, node in nodes.items()}
 
@@ -359,7 +330,8 @@ class FlowerEngine(Engine):
         """Add up the replies of those who are kept, or keep each; under privacy a reply is an update."""
         broadcast = request.broadcast
         shares = request.settle(outcome.replied, outcome.cut_off)
-        self._warn_of_limited(request, shares.weights)
+        if self._mechanism is None:
+            warn_of_limited(self._config.deploy.max_weight, broadcast.round, request.tasks, shares.weights)
         sums = ReplySums(len(request.tasks))
         for position, task in enumerate(request.tasks):
             if task is None or not shares.kept[position]:
@@ -370,7 +342,7 @@ class FlowerEngine(Engine):
             outcome.states[position] = reply.state
             if self._personal is not None:
                 self._personal.merge(task.device)
-            if broadcast.wants_drift and not self._hides_drift:
+            if broadcast.wants_drift and not self.messages.hides_drift:
                 params = self._method.shared(overlay_names(broadcast.params, done.params))
                 outcome.drift2[position] = squared_distance(params, self._method.shared(broadcast.params))
             if outcome.replies is not None:
@@ -379,31 +351,12 @@ class FlowerEngine(Engine):
                 sums.add(position, *own.weighted(reply))
         return sums.result()
 
-    def _warn_of_limited(self, request: RoundRequest, weights: NDArray[np.float64]) -> None:
-        """Say whose weight would be larger if `deploy.max_weight` did not limit it."""
-        most = self._config.deploy.max_weight
-        if most == 1 or self._mechanism is not None:
-            return
-        limited = [task.device for task, weight in zip(request.tasks, weights, strict=True) if task and weight >= most]
-        if limited:
-            _LOG.warning(
-                "round %d: the weights of devices %s are limited to %g (`deploy.max_weight`)",
-                request.broadcast.round,
-                limited,
-                most,
-            )
-
     def _private(self, reply: Reply, anchor: Tree) -> Reply:
         """Return under privacy the update in place of the model, clipped here unless the device has done it."""
         if self._mechanism is None:
             return reply
         update = difference(reply.averaged, anchor)
         return reply._replace(averaged=update if self._mechanism.on_devices else clip(update, self._mechanism.clip))
-
-    @property
-    def _hides_drift(self) -> bool:
-        """Whether what a device sends has its own noise, so that its length says nothing."""
-        return self._mechanism is not None and self._mechanism.on_devices and self._mechanism.share > 0
 
     def _ask_for_gradients(self, devices: Sequence[int], params: Tree | None) -> None:
         """Ask devices for their gradient at `params`; None: at the model that others were asked about."""
@@ -419,7 +372,7 @@ class FlowerEngine(Engine):
                 gradients.problems[device] = f"no gradient: {answer.problem}"
             elif reason := gradients.take(device, answer.records):
                 refused[device] = reason
-        refused |= gradients.refuse_excess(self._limits)
+        refused |= gradients.refuse_excess(self.limits)
         self._refused += len(refused)
         for device, reason in refused.items():
             _LOG.warning("the gradient of device %d is refused: %s", device, reason)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,12 @@ _LOG = logging.getLogger("fedprox.deploy")
 
 
 class ReportMeasurer:
-    """Measures models by asking all devices of a federation."""
+    """Measures models by asking all devices of a federation.
+
+    Args:
+      busy: the devices at work, where others do not wait for them. They are not asked, and every device counts with its
+        last report, which may be of an earlier model.
+    """
 
     def __init__(
         self,
@@ -49,10 +54,12 @@ class ReportMeasurer:
         roles: ParameterRoles | None = None,
         personal: PersonalVersions | None = None,
         times: WorkTimes | None = None,
+        busy: Callable[[], set[int]] | None = None,
     ) -> None:
         self._config, self._roster, self._post = config, roster, post
         self._roles, self._personal = roles or ParameterRoles(), personal
         self._times = times or WorkTimes(config.deploy.deadline)
+        self._busy = busy
         self._metrics = build_metrics(config.measure)
         self._reports: dict[int, Evaluation] = {}
         self._reported: Tree = None  # the model that the reports are of
@@ -62,7 +69,11 @@ class ReportMeasurer:
 
     def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> Measures | None:
         """Return the measures over the devices that report; None where none does, which says nothing of the model."""
-        self._reports, self._reported = self._ask(params, own), params
+        if self._busy is None:
+            self._reports, self._reported = self._ask(params, own), params
+        else:
+            free = set(self._roster.devices) - self._busy()
+            self._reports |= self._ask(params, own, free, self._config.deploy.grace)
         if not self._reports:
             return None
         return pooled(self._reports, gradient=self._config.measure.dissimilarity, metrics=self._metrics)
@@ -90,10 +101,16 @@ class ReportMeasurer:
             return rows
         return add_personal(rows, _evaluation_rows(self._ask(params, personal), self._roster.devices))
 
-    def _ask(self, params: Tree, own: Mapping[int, Tree] | None) -> dict[int, Evaluation]:
-        """Ask every device to measure the model; one with a model of its own is sent that in its place."""
+    def _ask(
+        self,
+        params: Tree,
+        own: Mapping[int, Tree] | None,
+        devices: Collection[int] | None = None,
+        longest: float = math.inf,
+    ) -> dict[int, Evaluation]:
+        """Ask every device, or some, to measure the model; one with a model of its own is sent that in its place."""
         named, seconds = flatten_names(self._roles.exchanged(params)), self._times.longest()
-        nodes = {self._roster.node(device): device for device in self._roster.devices}
+        nodes = {self._roster.node(device): device for device in self._asked(devices)}
         others = {device: flatten_names(self._roles.exchanged(model)) for device, model in (own or {}).items()}
         common = (
             None if self._personal is not None else Model(named).to_records()
@@ -102,7 +119,7 @@ class ReportMeasurer:
             node: common if common and device not in others else self._question(device, others.get(device, named))
             for node, device in nodes.items()
         }
-        wait = seconds + self._config.deploy.grace if seconds else 0.0
+        wait = min(seconds + self._config.deploy.grace, longest) if seconds else 0.0
         answers = self._post.ask(questions, MessageType.EVALUATE, seconds=wait)
         reports: dict[int, Evaluation] = {}
         for node, answer in answers.items():
@@ -117,6 +134,9 @@ class ReportMeasurer:
             del reports[device]
             self._say_ignored(device, f"its loss is more than {_TIMES:g} times the largest of the others")
         return reports
+
+    def _asked(self, devices: Collection[int] | None) -> Collection[int]:
+        return self._roster.devices if devices is None else sorted(devices)
 
     def _say_ignored(self, device: int, problem: str) -> None:
         _LOG.warning("round %s: device %d is not measured: %s", self._post.group, device, problem)

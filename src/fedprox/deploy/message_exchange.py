@@ -16,9 +16,10 @@ from flwr.app import Message, RecordDict
 
 from fedprox.deploy.messages import bounded
 
-__all__ = ["Grid", "NodeAnswer", "Post"]
+__all__ = ["POLL", "Grid", "NodeAnswer", "Post"]
 
-_POLL = 0.2  # seconds
+POLL = 0.2
+"""Seconds between two looks for answers."""
 _TTL = 600.0  # seconds that a message stays valid after the server has stopped waiting
 
 
@@ -51,7 +52,7 @@ class Post:
         self, grid: Grid, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._grid = grid
-        self._now, self._sleep = now, sleep
+        self.now, self.sleep = now, sleep
         self._given_up: set[str] = set()  # messages whose answer may still come
         self.late = 0  # answers that came after the server had stopped waiting
         self.group = "0"  # what Flower groups messages by: the round
@@ -62,6 +63,33 @@ class Post:
 
     def ask(self, contents: Mapping[int, RecordDict], kind: str, *, seconds: float = 0.0) -> dict[int, NodeAnswer]:
         """Send each node its message and wait for the answers, at most `seconds` (0: until each is there or failed)."""
+        sent = self.now()
+        waiting, answers = self.send(contents, kind, seconds=seconds)
+        while waiting:
+            for reply in self._pull([*waiting, *self._given_up]):
+                identity = reply.metadata.reply_to_message_id
+                if identity in waiting:
+                    answers[waiting.pop(identity)] = _answer(reply, self.now() - sent)
+                elif identity in self._given_up:
+                    self._given_up.discard(identity)
+                    self.late += reply.has_content()
+            elapsed = self.now() - sent
+            if seconds and elapsed >= seconds:
+                break
+            if waiting:
+                self.sleep(POLL)
+        for identity, node in waiting.items():
+            answers[node] = NodeAnswer(None, f"no answer within {seconds:g} seconds", self.now() - sent)
+            self._given_up.add(identity)
+        return answers
+
+    def send(
+        self, contents: Mapping[int, RecordDict], kind: str, *, seconds: float = 0.0
+    ) -> tuple[dict[str, int], dict[int, NodeAnswer]]:
+        """Send each node its message; return the nodes by the ids of their messages, and why others got none.
+
+        A message stays valid for some time after `seconds` (0: as long as Flower allows).
+        """
         online = self.online()
         answers = {node: NodeAnswer(None, "the node is offline", 0.0) for node in contents if node not in online}
         asked = [node for node in contents if node in online]
@@ -69,7 +97,6 @@ class Post:
         messages = [
             Message(contents[node], dst_node_id=node, message_type=kind, ttl=ttl, group_id=self.group) for node in asked
         ]
-        sent = self._now()
         ids = list(self._grid.push_messages(messages)) if messages else []
         waiting: dict[str, int] = {}
         for place, node in enumerate(asked):
@@ -77,23 +104,16 @@ class Post:
                 waiting[ids[place]] = node
             else:
                 answers[node] = NodeAnswer(None, "the message could not be sent", 0.0)
-        while waiting:
-            for reply in self._pull([*waiting, *self._given_up]):
-                identity = reply.metadata.reply_to_message_id
-                if identity in waiting:
-                    answers[waiting.pop(identity)] = _answer(reply, self._now() - sent)
-                elif identity in self._given_up:
-                    self._given_up.discard(identity)
-                    self.late += reply.has_content()
-            elapsed = self._now() - sent
-            if seconds and elapsed >= seconds:
-                break
-            if waiting:
-                self._sleep(_POLL)
-        for identity, node in waiting.items():
-            answers[node] = NodeAnswer(None, f"no answer within {seconds:g} seconds", self._now() - sent)
-            self._given_up.add(identity)
-        return answers
+        return waiting, answers
+
+    def receive(self, sent: Mapping[str, float]) -> dict[str, NodeAnswer]:
+        """Return the answers that have come in, by the ids of the messages; `sent` says when each was sent."""
+        found: dict[str, NodeAnswer] = {}
+        for reply in self._pull(list(sent)) if sent else ():
+            identity = reply.metadata.reply_to_message_id
+            if identity in sent:
+                found[identity] = _answer(reply, self.now() - sent[identity])
+        return found
 
     def _pull(self, ids: list[str]) -> list[Message]:
         return list(self._grid.pull_messages(ids))

@@ -45,6 +45,7 @@ class NormLimits:
 
     Args:
       max_norm: the limit for the model, or "auto"; 0: none at all.
+      remembered: how many of the last rounds count; where replies are noted one by one, how many of these.
 
     >>> limits = NormLimits("auto")
     >>> honest = {device: {"update": 1.0 + 0.1 * device} for device in range(4)}
@@ -54,9 +55,9 @@ class NormLimits:
     (7, '||w_k - w^t|| = 70 is beyond the limit of 60, 50 times the median of the last rounds')
     """
 
-    def __init__(self, max_norm: float | str) -> None:
+    def __init__(self, max_norm: float | str, remembered: int = _ROUNDS) -> None:
         self._max_norm = max_norm
-        self._recent: deque[list[dict[str, float]]] = deque(maxlen=_ROUNDS)
+        self._recent: deque[list[dict[str, float]]] = deque(maxlen=remembered)
 
     def worst(self, norms: Norms) -> tuple[int, str] | None:
         """Return the device whose reply is furthest beyond a limit, and why in words; None where all are within."""
@@ -83,7 +84,7 @@ class NormLimits:
 
     def restore(self, values: list[Any]) -> None:
         """Take back what `values` returned."""
-        self._recent = deque(values, maxlen=_ROUNDS)
+        self._recent = deque(values, maxlen=self._recent.maxlen)
 
     def _limit(self, kind: str, norms: Norms) -> tuple[float, str]:
         if self._max_norm == 0:

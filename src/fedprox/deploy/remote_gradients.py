@@ -7,15 +7,18 @@ follows from the norms of the other gradients and of those of the last rounds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from fedprox.core.trees import Tree, flatten_names, overlay_names
+from fedprox.core.trees import Tree, flatten_names, overlay_names, scale
 from fedprox.deploy.messages import Gradient, attempt
 from fedprox.deploy.norm_limits import NormLimits
 from fedprox.deploy.reply_checks import wrong_arrays
+from fedprox.engines import Task
+from fedprox.methods.merging import RoundSum
 from fedprox.methods.parameter_roles import ParameterRoles
 
 __all__ = ["RemoteGradients"]
@@ -71,6 +74,18 @@ class RemoteGradients:
             device, reason = worst
             refused[device] = self.refuse(device, reason)
         return refused
+
+    def mean(self, tasks: Sequence[Task | None]) -> Tree:
+        """Return the mean over those of the tasks whose device has answered, with their weights."""
+        asked = [task for task in tasks if task is not None]
+        answered = sum(task.weight for task in asked if task.device in self.found)
+        missing = any(task.device not in self.found for task in asked)
+        total = RoundSum(len(tasks))
+        for position, task in enumerate(tasks):
+            if task is not None and task.device in self.found:
+                share = task.weight / answered if missing else task.weight
+                total.add(position, scale(self.found[task.device], share))
+        return total.result()
 
 
 def _norm(tree: Tree) -> float:

@@ -14,7 +14,7 @@ from flwr.app import MessageType, RecordDict
 
 from fedprox.core.errors import RunError
 from fedprox.deploy.device_data import sizes_only
-from fedprox.deploy.message_exchange import Post
+from fedprox.deploy.message_exchange import NodeAnswer, Post
 from fedprox.deploy.messages import Introduction, attempt
 from fedprox.population import Population
 
@@ -67,24 +67,33 @@ class Roster:
 
     def meet(self, seconds: float) -> None:
         """Ask the nodes that are new who they are; while a device is missing, also those that were turned away."""
+        new = self.strangers()
+        if not new:
+            return
+        answers = self._post.ask({node: RecordDict() for node in sorted(new)}, MessageType.QUERY, seconds=seconds)
+        for node, answer in answers.items():
+            self.hear(node, answer)
+
+    def strangers(self) -> set[int]:
+        """Return the nodes that are to be asked who they are."""
         online = self._post.online()
         at_work = set(self._nodes.values())
         is_complete = len(self._nodes) == self._devices and at_work <= online
         new = online - at_work - (self._asked if is_complete else set())
-        if not new:
-            return
         self._asked |= new
-        answers = self._post.ask({node: RecordDict() for node in sorted(new)}, MessageType.QUERY, seconds=seconds)
-        for node, answer in answers.items():
-            if answer.records is None:
-                self._turn_away(node, str(answer.problem))
-                continue
-            records = answer.records
-            said, problem = attempt(lambda records=records: Introduction.from_records(records))  # type: ignore[misc]
-            if said is None:
-                self._turn_away(node, str(problem))
-            else:
-                self._accept(node, said)
+        return new
+
+    def hear(self, node: int, answer: NodeAnswer) -> None:
+        """Take note of what a node answers that was asked who it is."""
+        records = answer.records
+        if records is None:
+            self._turn_away(node, str(answer.problem))
+            return
+        said, problem = attempt(lambda: Introduction.from_records(records))
+        if said is None:
+            self._turn_away(node, str(problem))
+        else:
+            self._accept(node, said)
 
     @property
     def turned_away(self) -> list[str]:

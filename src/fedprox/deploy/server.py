@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from fedprox.config import Config
 from fedprox.core.files import json_line, write_atomically
 from fedprox.core.trees import Tree
 from fedprox.deploy.engine import FlowerEngine
+from fedprox.deploy.flower_arrivals import FlowerArrivals
 from fedprox.deploy.measured_speeds import trace_rows
 from fedprox.deploy.measuring import ReportMeasurer
 from fedprox.deploy.message_exchange import Post
 from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.release_count import Releases
+from fedprox.deploy.reply_log import ReplyLog
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.settings import check_deployable, check_limit, resume_flag, run_settings
 from fedprox.deploy.work_times import WorkTimes
@@ -32,6 +35,7 @@ from fedprox.methods.solver_choice import choose_solver
 from fedprox.methods.traffic import measure_traffic
 from fedprox.models import Model
 from fedprox.models.initial_model import initial_params
+from fedprox.participation.own_choices import OwnChoices
 from fedprox.participation.sampling import check_sampling
 from fedprox.privacy import check_private, system_normals
 from fedprox.runs.deployed import describe_deployed
@@ -40,12 +44,14 @@ from fedprox.runs.replaced import Replaced, describe_part, describe_parts
 from fedprox.solvers import Solver
 from fedprox.training.journal import Journal
 from fedprox.training.loop import run_training
-from fedprox.training.plan import check_plan
 from fedprox.training.result import Callback, Result
 from fedprox.training.run_parts import RunParts
+from fedprox.training.servers.server_check import check_late, check_server
 from fedprox.training.state import State
 
 __all__ = ["run_federation", "server_app"]
+
+_ROUNDS, _REPLIES = 5, 50  # that limits of norms and times follow
 
 
 def server_app(
@@ -115,7 +121,8 @@ def run_federation(
     check_private(config.privacy, method, state.controller, config.deploy.devices)
     rule = merging.build(config.merge, method, config.privacy, config.devices.per_round)
     check_limit(config, roles.exchanged(params))
-    check_plan(method, None, config.devices.per_round, config.deploy.devices)
+    check_server(config, method, rule, None, OwnChoices(), params, config.deploy.devices)
+    check_late(config, method, rule, params)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     replaced = _replaced(config, objects, params)
     folder = RunFolder(out, config, resume=resume, replaced=replaced, private=True)  # it tells of people's devices
@@ -140,18 +147,36 @@ def run_federation(
             secret_cohorts=config.privacy.noise_multiplier > 0,
             max_weight=config.deploy.max_weight,
         )
-        times = WorkTimes(config.deploy.deadline)
-        engine = FlowerEngine(config, method, solver_for, roster, post, releases, roles, personal, times)
+        remembered = _REPLIES if _has_arrivals(config) else _ROUNDS
+        times = WorkTimes(config.deploy.deadline, remembered)
+        engine = FlowerEngine(config, method, solver_for, roster, post, releases, roles, personal, times, remembered)
+        arrivals = _build_arrivals(parts, roster, post, engine, times, folder)
+        parts = replace(parts, arrivals=arrivals)
         deployed = describe_deployed(population, model, params, model_source)
         told = [str(describe_part(callback)["object"]) for callback in callbacks]
         journal = Journal(config, folder, started, replaced, callbacks=told, deployed=deployed)
-        measurer = ReportMeasurer(config, roster, post, roles, personal, times)
+        busy = None if arrivals is None else arrivals.busy
+        measurer = ReportMeasurer(config, roster, post, roles, personal, times, busy)
         result = run_training(parts, engine, measurer, journal, callbacks)
         if (trace := trace_rows(result.devices, population.devices)) is not None:
             write_atomically(folder.path / "trace.jsonl", "".join(map(json_line, trace)).encode())
         return result
     finally:
         folder.close()
+
+
+def _has_arrivals(config: Config) -> bool:
+    """Return whether devices reply at their own pace, and not in rounds that end with a deadline."""
+    return config.systems.runs_on_events or config.deploy.late == "merge"
+
+
+def _build_arrivals(
+    parts: RunParts, roster: Roster, post: Post, engine: FlowerEngine, times: WorkTimes, folder: RunFolder
+) -> FlowerArrivals | None:
+    if not _has_arrivals(parts.config):
+        return None
+    checks = (engine.messages, times, engine.limits, engine.count_refused)
+    return FlowerArrivals(parts, roster, post, *checks, ReplyLog(folder.path))
 
 
 def _replaced(config: Config, objects: Mapping[str, object | None], params: Tree) -> Replaced:

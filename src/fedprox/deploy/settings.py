@@ -58,11 +58,7 @@ def check_deployable(config: Config) -> None:
             f"`deploy.nodes` must have a node id for each of the {config.deploy.devices} devices, or none at all; "
             f"got {len(config.deploy.nodes)}"
         )
-    if config.systems.model != "stragglers":
-        raise ConfigError(
-            "`systems.model` must be 'stragglers' on real devices, who have clocks of their own (`deploy.deadline`); "
-            f"got {config.systems.model!r}"
-        )
+    _check_systems(config)
     if config.deploy.min_replies > config.devices.per_round:
         raise ConfigError(
             f"`deploy.min_replies` must be at most {config.devices.per_round}, `devices.per_round`; "
@@ -81,6 +77,31 @@ def check_deployable(config: Config) -> None:
                     f"`measure.{key}` must be false with `privacy.where` = 'client' on real devices, since it tells "
                     "the server what the noise is to hide; got True"
                 )
+
+
+def _check_systems(config: Config) -> None:
+    """Refuse simulated time, but for servers that need a clock; on real devices that is the one on the wall."""
+    systems = config.systems
+    if systems.server == "over_selection":
+        raise ConfigError(
+            "`systems.server` must be 'synchronous', 'buffered' or 'asynchronous' on real devices; got "
+            "'over_selection'; with `deploy.late = 'merge'` a deadline ends the wait and late replies are not lost"
+        )
+    if systems.model != "stragglers" and not systems.runs_on_events:
+        raise ConfigError(
+            "`systems.model` must be 'stragglers' on real devices, who have clocks of their own (`deploy.deadline`); "
+            f"got {systems.model!r}"
+        )
+    if systems.runs_on_events and config.devices.failure:
+        raise ConfigError(
+            f"`devices.failure` must be 0 with systems.server = {systems.server!r} on real devices, who fail by "
+            f"themselves; got {config.devices.failure:g}"
+        )
+    if systems.server == "asynchronous" and config.deploy.max_weight < 1:
+        raise ConfigError(
+            "`deploy.max_weight` must be 1 with systems.server = 'asynchronous', where a version has one reply; "
+            f"got {config.deploy.max_weight:g}"
+        )
 
 
 def check_limit(config: Config, params: Tree) -> None:

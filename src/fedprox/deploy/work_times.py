@@ -28,6 +28,7 @@ class WorkTimes:
 
     Args:
       deadline: seconds, or "auto"; 0: as long as it takes.
+      remembered: how many of the last rounds count; where replies are noted one by one, how many of these.
 
     >>> times = WorkTimes("auto")
     >>> times.allowed(100)
@@ -37,9 +38,9 @@ class WorkTimes:
     (200.0, 2000.0)
     """
 
-    def __init__(self, deadline: float | str) -> None:
+    def __init__(self, deadline: float | str, remembered: int = _ROUNDS) -> None:
         self._deadline = deadline
-        self._recent: deque[list[Any]] = deque(maxlen=_ROUNDS)
+        self._recent: deque[list[Any]] = deque(maxlen=remembered)
 
     def allowed(self, budget: int) -> float:
         """Return the seconds that a device may work on a number of steps; 0: as long as it takes."""
@@ -67,4 +68,4 @@ class WorkTimes:
 
     def restore(self, values: list[Any]) -> None:
         """Take back what `values` returned."""
-        self._recent = deque(values, maxlen=_ROUNDS)
+        self._recent = deque(values, maxlen=self._recent.maxlen)

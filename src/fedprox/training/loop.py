@@ -185,7 +185,7 @@ class _Run:
 
     def _rounds_since_measured(self) -> list[Mapping[str, Any]]:
         """Return the records of the rounds after the one that was measured last, but for the one under way."""
-        if not self.config.systems.runs_on_events or not self.journal.history:
+        if not self.journal.history:
             return []
         measured = self.journal.history[-1]["round"]
         return list(takewhile(lambda row: row["round"] > measured, reversed(self.journal.devices)))

@@ -15,6 +15,7 @@ from fedprox.population import Population
 from fedprox.privacy import Normals
 from fedprox.solvers import Solver
 from fedprox.solvers.schedules import Schedule
+from fedprox.training.arrivals import Arrivals
 from fedprox.training.state import State
 
 __all__ = ["RunParts"]
@@ -31,6 +32,7 @@ class RunParts:
       released: how many rounds have been sent out so far; None: each once, as in a simulation.
       secret_cohorts: whether devices are drawn from the system's randomness, not from the seed.
       max_weight: the largest weight of one device in a merge, and in the sums of a method.
+      arrivals: real devices that reply at their own pace; None: rounds are planned, or simulated on a clock.
     """
 
     config: Config
@@ -47,6 +49,7 @@ class RunParts:
     released: Callable[[], int] | None = None
     secret_cohorts: bool = False
     max_weight: float = 1.0
+    arrivals: Arrivals | None = None
 
     @property
     def own_choices(self) -> OwnChoices:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from fedprox.core.trees import Tree, flatten_names, unflatten_names
 from fedprox.methods import Method
 from fedprox.methods.mu import MuController, restore
-from fedprox.participation.clock.timeline import Timeline
 from fedprox.participation.known_devices import KnownDevice, read_known, write_known
 from fedprox.runs.checkpoint import by_owner
 
-__all__ = ["GivenModel", "State"]
+__all__ = ["GivenModel", "State", "UnderWay"]
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 
@@ -26,6 +25,16 @@ class GivenModel(NamedTuple):
     params: Tree
     sent: Tree  # what the method added
     mu: float
+
+
+class UnderWay(Protocol):
+    """Work that is under way between two rounds."""
+
+    def values(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps, in plain JSON values."""
+
+    def restore(self, values: dict[str, Any], *, now: float, version: int) -> None:
+        """Go back to what `values` returned, at a simulated moment and with a version of the model."""
 
 
 @dataclass
@@ -48,7 +57,7 @@ class State:
     bytes: int = 0  # sent so far, down and up
     simulated_seconds: float = 0.0  # what the clock shows, where there is one
     wasted_seconds: float = 0.0  # of devices whose work was not merged
-    timeline: Timeline | None = None
+    timeline: UnderWay | None = None
     given: dict[int, GivenModel] = field(default_factory=dict)
     known: dict[int, KnownDevice] = field(default_factory=dict)  # of the devices, for users' samplers
 

@@ -17,7 +17,7 @@ from fedprox.participation.clock import Clock
 from fedprox.participation.own_choices import OwnChoices
 from fedprox.training.plan import check_plan
 
-__all__ = ["check_server"]
+__all__ = ["check_late", "check_server"]
 
 
 def check_server(
@@ -48,6 +48,14 @@ def check_server(
             f"`systems.buffer` must be at most {devices}, the number of devices, which reply once to a model; "
             f"got {systems.buffer}"
         )
+
+
+def check_late(config: Config, method: Method, rule: MergeRule, params: Tree) -> None:
+    """Refuse late replies of real devices where they have no meaning."""
+    if config.deploy.late == "refuse":
+        return
+    for reason in _reasons(config, method, rule, OwnChoices(), params):
+        raise ConfigError(f"`deploy.late` must be 'refuse' with {reason}; got 'merge'")
 
 
 def _reasons(config: Config, method: Method, rule: MergeRule, choices: OwnChoices, params: Tree) -> Iterator[str]:

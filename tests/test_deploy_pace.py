@@ -1,0 +1,152 @@
+"""Devices at their own pace, with real processes: a SuperLink with TLS and keys, and four nodes that keep their app.
+
+One federation serves all tests. Devices 0 to 2 take 1.5 seconds for their work, device 3 takes ten times as long.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from attack.federation import WarmTrial
+from fedprox.deploy.new_project import write_project
+from fedprox.runs.folder import is_running
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found through /proc")
+
+PACE, NODES = 1.5, 4
+SETTINGS = {
+    "systems.model": "clock",
+    "systems.server": "buffered",
+    "systems.concurrency": NODES,
+    "systems.buffer": 2,
+    "data.devices": NODES,
+    "solver.epochs": 1,
+    "measure.every": 100,
+    "measure.dissimilarity": "false",
+    "checkpoint.every": 3,
+    "deploy.deadline": 60,
+    "deploy.grace": 30,
+}
+
+
+class Federation:
+    """A federation that is up, and the pace of its devices."""
+
+    def __init__(self, folder):
+        self.folder, self.app, self.pace = folder, folder / "app", folder / "pace.json"
+        write_project(self.app, devices=NODES)
+        shutil.copy(Path(__file__).parent / "attack" / "paced_app" / "client_app.py", self.app / "federation")
+        self.set_pace(PACE)
+        self.trial = WarmTrial(folder / "trial", NODES)
+        self.trial.app = self.app
+        self.trial.environment |= {"FEDPROX_PACE": str(self.pace), "PYTHONPATH": str(Path(__file__).parent)}
+
+    def set_pace(self, slow):
+        """Let device 3 take this long."""
+        self.pace.write_text(json.dumps({**dict.fromkeys(map(str, range(NODES - 1)), PACE), str(NODES - 1): slow}))
+
+    def given(self, **more):
+        """Return the run config."""
+        return {"set": shlex.join(f"{key}={value}" for key, value in {**SETTINGS, **more}.items())}
+
+    def servers(self):
+        """Return the processes of the server."""
+        found = []
+        for process in self.trial.left_over():
+            try:
+                if b"flwr-serverapp" in Path(f"/proc/{process}/cmdline").read_bytes():
+                    found.append(process)
+            except OSError:
+                continue  # it has ended
+        return found
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    made = Federation(tmp_path_factory.mktemp("pace"))
+    with made.trial:
+        yield made
+
+
+def read_rows(out):
+    """Return who took part in each version."""
+    return [json.loads(line) for line in (out / "devices.jsonl").read_text().splitlines()]
+
+
+def read_events(out):
+    """Return what has happened to the devices so far."""
+    log = out / "replies" / "events.jsonl"
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def share_at_work(events, device):
+    """Return for which share of the time a device was at work, from when it was first asked to its last reply.
+
+    Its updates per minute are this share of what they are when it waits for no other device.
+    """
+    asked = [event["at"] for event in events if event.get("asked", [0, 0, None])[2] == device]
+    ended = [event["at"] for event in events if event.get("device") == device]
+    worked = sum(end - begin for begin, end in zip(asked, ended, strict=False))
+    return worked / (ended[-1] - asked[0])
+
+
+def test_a_device_ten_times_slower_does_not_hold_up_the_others_and_its_work_is_in_the_model(federation):
+    federation.set_pace(10 * PACE)
+    out = federation.folder / "slow"
+    given = federation.given(rounds=45, **{"systems.buffer": 1})
+    federation.trial.run(federation.app, out, given, start_seconds=600)
+    rows, events = read_rows(out), read_events(out)
+    shares = [share_at_work(events, device) for device in range(NODES - 1)]
+    assert min(shares) >= 0.9, shares
+    late = [row for row in rows if row["device"] == [NODES - 1]]
+    assert late
+    assert all(row["kept"] == [True] for row in rows)
+    assert late[0]["staleness"][0] >= 3  # versions that the others made meanwhile
+
+
+def test_no_reply_is_lost_that_the_server_had_taken_when_it_and_a_device_are_killed(federation):
+    federation.set_pace(10 * PACE)
+    out = federation.folder / "killed"
+    given = federation.given(rounds=10)
+    federation.trial.submit(federation.app, {**given, "out": str(out)})
+    wait_for(lambda: len(replies(out)) >= 6)
+    federation.trial.end("node1", signal.SIGKILL)
+    before = len(replies(out))
+    wait_for(lambda: len(replies(out)) >= before + 3)  # the others go on
+    federation.trial.start_node(1)
+    for process in federation.servers():
+        os.kill(process, signal.SIGKILL)
+    wait_for(lambda: not federation.servers() and not is_running(out))
+    taken = replies(out)
+    federation.trial.run(federation.app, out, {**given, "resume": True}, start_seconds=600)
+    assert json.loads((out / "summary.json").read_text())["rounds"] == 10
+    rows = read_rows(out)
+    merged = [(device, version) for row in rows
+              for device, version, kept in zip(row["device"], row["version"], row["kept"], strict=True)
+              if kept]  # fmt: skip
+    assert len(taken) >= 9
+    for device, version in taken:
+        assert merged.count((device, version)) == 1
+    assert 1 in {device for device, _ in merged[len(taken) :]}  # the killed device is back
+    assert not any(row["problem"][place] for row in rows for place, kept in enumerate(row["kept"]) if kept)
+
+
+def replies(out):
+    """Return device and version of the replies that the server has taken so far."""
+    events = read_events(out)
+    asked = {event["asked"][0]: event["asked"] for event in events if "asked" in event}
+    return [(event["device"], asked[event["order"]][1]) for event in events if event.get("problem", "") is None]
+
+
+def wait_for(holds, seconds=600):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
