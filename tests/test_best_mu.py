@@ -39,10 +39,10 @@ def test_the_niid_benchmark_is_as_it_was_published(tmp_path):
     assert names == [
         ("fedavg", "dirichlet"),
         ("fedprox", "dirichlet"),
-        ("scaffold", "dirichlet"),
-        ("fednova", "dirichlet"),
         ("fedavg", "classes"),
         ("fedprox", "classes"),
+        ("scaffold", "dirichlet"),
+        ("fednova", "dirichlet"),
     ]
     for config in configs:
         assert (config.model.name, config.rounds, config.devices.per_round) == ("lenet", 50, 10)
