@@ -9,7 +9,7 @@ from fedprox import data
 from fedprox.deploy.client import Device, introduction
 from fedprox.deploy.device_data import DeviceData
 from fedprox.deploy.engine import GRADIENT
-from fedprox.deploy.messages import Instruction, Model
+from fedprox.deploy.messages import Instruction, ModelQuery
 
 
 class Clock:
@@ -66,10 +66,10 @@ class FakeGrid:
         if kind == MessageType.QUERY:
             asked, answer = None, introduction(self.data[node])
         elif kind == GRADIENT:
-            asked = Model.from_records(message.content, self.devices[node].like)
+            asked = ModelQuery.from_records(message.content, self.devices[node].like)
             answer = self.devices[node].gradient(asked)
         elif kind == MessageType.EVALUATE:
-            asked = Model.from_records(message.content, self.devices[node].like)
+            asked = ModelQuery.from_records(message.content, self.devices[node].like)
             answer = self.devices[node].evaluate(asked)
         else:
             asked = Instruction.from_records(message.content, self.devices[node].like)

@@ -9,7 +9,7 @@ import pytest
 from fake_federation import FakeGrid
 from fedprox.config import Config
 from fedprox.core.trees import difference, squared_norm
-from fedprox.deploy.messages import Gradient, Instruction, Work
+from fedprox.deploy.messages import Gradient, Instruction, WorkReport
 from fedprox.deploy.norm_limits import NormLimits
 from fedprox.deploy.reply_additions import Contribution, measure_additions
 from fedprox.methods import Received, Reply
@@ -41,12 +41,12 @@ def run_with(method, lie, folder, monkeypatch):
 
 
 def claims_loss(value):
-    return lambda asked, answer: replace(answer, loss=value) if isinstance(answer, Work) else answer
+    return lambda asked, answer: replace(answer, loss=value) if isinstance(answer, WorkReport) else answer
 
 
-def sends(value, kind=Work):
+def sends(value, kind=WorkReport):
     def lie(asked, answer):
-        if not isinstance(answer, kind) or (kind is Work and not isinstance(asked, Instruction)):
+        if not isinstance(answer, kind) or (kind is WorkReport and not isinstance(asked, Instruction)):
             return answer
         return replace(answer, params={name: np.full_like(array, value) for name, array in answer.params.items()})
 
@@ -54,7 +54,7 @@ def sends(value, kind=Work):
 
 
 def silent(asked, answer):
-    return None if isinstance(answer, (Work, Gradient)) else answer
+    return None if isinstance(answer, (WorkReport, Gradient)) else answer
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fake_federation import FakeGrid
 from fedprox.core.trees import flatten_names
 from fedprox.deploy.measuring import ReportMeasurer
 from fedprox.deploy.message_exchange import NodeAnswer
-from fedprox.deploy.messages import Evaluation, Gradient, Introduction, Work, attempt
+from fedprox.deploy.messages import Evaluation, Gradient, Introduction, WorkReport, attempt
 from fedprox.deploy.remote_gradients import RemoteGradients
 from fedprox.deploy.reply_checks import Expected
 from fedprox.deploy.round_replies import Collected
@@ -20,7 +20,7 @@ from test_deploy_parts import POPULATION, build_config, header, run
 
 MODEL = {"weight": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
 GOOD = [
-    Work(MODEL, 3, 1.0, 0.5, False, 2.0, 0.5),
+    WorkReport(MODEL, 3, 1.0, 0.5, False, 2.0, 0.5),
     Evaluation(5, 0.5, 0.5, 2, 0.5, 0.5, MODEL),
     Introduction(1, 5, 2),
     Gradient(MODEL),

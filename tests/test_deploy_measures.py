@@ -10,7 +10,7 @@ import fedprox
 from fake_federation import FakeGrid
 from fedprox.core.files import read_tensors
 from fedprox.deploy.measuring import pooled, reason_to_ignore
-from fedprox.deploy.messages import Evaluation, Introduction, Model
+from fedprox.deploy.messages import Evaluation, Introduction, ModelQuery
 from test_deploy_loop import Ditto, same_path
 from test_deploy_parts import POPULATION, build_config, run, zeros
 
@@ -105,7 +105,7 @@ def test_metrics_of_hostile_reports_are_refused():
 
 def test_a_report_with_a_false_metric_is_left_out_of_the_measures(tmp_path, monkeypatch):
     def false(device, asked, answer):
-        if device == 1 and isinstance(asked, Model):
+        if device == 1 and isinstance(asked, ModelQuery):
             return replace(answer, metrics={**answer.metrics, "train_loss": 0.0})
         return answer
 

@@ -35,8 +35,8 @@ from fedprox.deploy.messages import (
     Evaluation,
     Instruction,
     Introduction,
-    Model,
-    Work,
+    ModelQuery,
+    WorkReport,
     WrongMessageError,
     read_array,
 )
@@ -199,7 +199,7 @@ def test_a_regression_has_no_accuracy():
     data = DeviceData.from_arrays(0, np.eye(4), np.array([1.0, 2.0, 3.0, 4.0]), test=[0, 0, 0, 1])
     said = Device(build_config(measure={"dissimilarity": False}), linear_regression(4), data)
     model = {name: np.asarray(value) for name, value in flatten_names(said._like).items()}
-    report = said.evaluate(Model(model))
+    report = said.evaluate(ModelQuery(model))
     back = Evaluation.from_records(report.to_records(), model)
     assert back.train_accuracy is None
     assert back.train_loss == pytest.approx((1 + 4 + 9) / 6)
@@ -212,8 +212,8 @@ def test_a_regression_has_no_accuracy():
 @given(st.lists(st.floats(width=32, allow_nan=False), max_size=9), st.integers(0, 2**40), st.booleans())
 def test_messages_come_back_as_they_went(numbers, steps, cut):
     array = np.array(numbers, np.float32)
-    work = Work({"a.b": array}, steps, 1.5, 0.25, cut, None, 0.5)
-    back = Work.from_records(work.to_records(), work.params)
+    work = WorkReport({"a.b": array}, steps, 1.5, 0.25, cut, None, 0.5)
+    back = WorkReport.from_records(work.to_records(), work.params)
     assert np.array_equal(back.params["a.b"], array)
     assert replace(back, params={}) == replace(work, params={})
     asked = Instruction(7, {"w": array}, {"w": array}, 3, 0.1, steps, 2.0)
@@ -259,13 +259,13 @@ def test_arrays_that_are_not_the_expected_ones_are_refused(data):
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
 def test_arrays_of_every_shape_travel(shape):
     array = np.array(np.arange(math.prod(shape), dtype=np.float32).reshape(shape), order="F")
-    work = Work({"w": array}, 1, 1.0, 1.0, False)
-    back = Work.from_records(work.to_records(), like={"w": np.zeros(shape, np.float32)})
+    work = WorkReport({"w": array}, 1, 1.0, 1.0, False)
+    back = WorkReport.from_records(work.to_records(), like={"w": np.zeros(shape, np.float32)})
     assert back.params["w"].shape == shape
     assert np.array_equal(back.params["w"], array)
 
 
-@pytest.mark.parametrize("kind", [Work, Instruction, Evaluation, Introduction])
+@pytest.mark.parametrize("kind", [WorkReport, Instruction, Evaluation, Introduction])
 def test_a_message_without_content_is_refused(kind):
     more = () if kind is Introduction else ({},)
     with pytest.raises(WrongMessageError, match="must hold"):
@@ -276,7 +276,7 @@ def test_a_message_without_content_is_refused(kind):
 
 
 ANCHOR = {"weight": np.zeros((2, 2), np.float32), "bias": np.zeros(2, np.float32)}
-GOOD = Work({name: array + 1 for name, array in ANCHOR.items()}, 5, 1.0, 0.5, False)
+GOOD = WorkReport({name: array + 1 for name, array in ANCHOR.items()}, 5, 1.0, 0.5, False)
 
 
 def with_params(**changes):

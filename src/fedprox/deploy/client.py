@@ -30,10 +30,10 @@ from fedprox.deploy.messages import (
     Gradient,
     Instruction,
     Introduction,
-    Model,
+    ModelQuery,
     Named,
     PersonalVersion,
-    Work,
+    WorkReport,
     WrongMessageError,
 )
 from fedprox.deploy.personal_files import PersonalFiles
@@ -45,7 +45,7 @@ from fedprox.measures.metrics import Metrics, build_metrics
 from fedprox.methods import DeviceView, Method, Posed
 from fedprox.methods.parameter_roles import assign_roles
 from fedprox.methods.solver_choice import choose_solver
-from fedprox.models import Model as LocalModel
+from fedprox.models import Model
 from fedprox.models.initial_model import initial_params
 from fedprox.population.loaded_samples import LoadedSamples, to_backend
 from fedprox.privacy import build_mechanism, system_normals
@@ -57,7 +57,7 @@ __all__ = ["Device", "client_app"]
 
 def client_app(
     settings: str | Path,
-    model: Callable[[Config], LocalModel],
+    model: Callable[[Config], Model],
     data: Callable[[Config, int], DeviceData],
     solver: Callable[[Config], Solver] | None = None,
     *,
@@ -93,7 +93,7 @@ def client_app(
     @app.query("gradient")
     def gradient(message: Message, context: Context) -> Message:
         own = device(context)
-        return _reply(own.gradient(Model.from_records(message.content, own.like)), message)
+        return _reply(own.gradient(ModelQuery.from_records(message.content, own.like)), message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -104,7 +104,7 @@ def client_app(
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         own = device(context)
-        return _reply(own.evaluate(Model.from_records(message.content, own.like)), message)
+        return _reply(own.evaluate(ModelQuery.from_records(message.content, own.like)), message)
 
     return app
 
@@ -120,7 +120,7 @@ class Device:
     def __init__(
         self,
         config: Config,
-        model: LocalModel,
+        model: Model,
         data: DeviceData,
         solver: Solver | None = None,
         method: Method | None = None,
@@ -139,7 +139,7 @@ class Device:
         trained = self._roles.of_model(model)
         self._side = device_side(config, data.samples, self._loaded, trained, method, solver_for)
 
-    def work(self, asked: Instruction, arrived: float | None = None) -> Work:
+    def work(self, asked: Instruction, arrived: float | None = None) -> WorkReport:
         """Work on the subproblem until the budget or the time is spent."""
         if asked.device != self._data.device:  # the node was started again under another number
             raise WrongMessageError(f"the message is for device {asked.device}; this is device {self._data.device}")
@@ -168,7 +168,7 @@ class Device:
         local, found, steps = done[0]
         samples_in_step = local.count / local.steps_per_epoch
         pace = deadline.steps_per_second
-        return Work(
+        return WorkReport(
             params=flatten_names(self._sent(*map(self._roles.exchanged, (received, to_numpy(found))))),
             steps=steps,
             seconds=seconds,
@@ -199,7 +199,7 @@ class Device:
     def _files(self, version: PersonalVersion) -> PersonalFiles:
         return PersonalFiles(self._folder / version.run / str(self._data.device))
 
-    def _own(self, asked: Model) -> Tree:
+    def _own(self, asked: ModelQuery) -> Tree:
         """Return the device's own model: what it was sent, with its personal and frozen parameters."""
         state, _ = self._remembered(asked.personal)
         return self._roles.of_method(AskedWork()).device_model(overlay_names(self._like, asked.params), state)
@@ -210,11 +210,11 @@ class Device:
             return params
         return total(anchor, self._mechanism.update(anchor, params, system_normals))
 
-    def gradient(self, asked: Model) -> Gradient:
+    def gradient(self, asked: ModelQuery) -> Gradient:
         """Return grad F_k at a model."""
         return Gradient(self._gradient(self._own(asked)))
 
-    def evaluate(self, asked: Model) -> Evaluation:
+    def evaluate(self, asked: ModelQuery) -> Evaluation:
         """Measure a model on the device's samples."""
         params = self._own(asked)
         [row] = self._measurer().per_device(params)

@@ -24,7 +24,7 @@ from fedprox import __version__
 from fedprox.config import Config
 from fedprox.core.trees import Tree, difference, overlay_names, quiet, squared_distance
 from fedprox.deploy.message_exchange import NodeAnswer, Post
-from fedprox.deploy.messages import Model, PersonalVersion, Work
+from fedprox.deploy.messages import ModelQuery, PersonalVersion, WorkReport
 from fedprox.deploy.norm_limits import NormLimits
 from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.release_count import Releases
@@ -244,7 +244,7 @@ class FlowerEngine(Engine):
 
     def _exchange(
         self, questions: Mapping[int, Question], broadcast: Broadcast, collected: Collected
-    ) -> dict[int, Work]:
+    ) -> dict[int, WorkReport]:
         """Send devices their subproblems, and return the work that can be used."""
         anchor = self.messages.sent(broadcast.params)
         messages = {
@@ -273,7 +273,7 @@ class FlowerEngine(Engine):
         self, asked: Mapping[int, RemoteGradients], broadcast: Broadcast, collected: Collected
     ) -> dict[int, Tree]:
         """Ask devices for their gradients at models of their own, and return those that can be used."""
-        messages = {device: Model(one.sent).to_records() for device, one in asked.items()}
+        messages = {device: ModelQuery(one.sent).to_records() for device, one in asked.items()}
         found = take_gradients(asked, self._ask(messages, GRADIENT, self._times.longest()), collected)
         refused = {device: collected.refused[device] for device in asked if device in collected.refused}
         self.count_refused(broadcast.round, refused)
@@ -325,7 +325,11 @@ class FlowerEngine(Engine):
         return np.array([one is not None for one in work], bool), np.array(cut_off, bool)
 
     def _merge(
-        self, request: RoundRequest, outcome: RoundOutcome, work: Mapping[int, Work], replies: Mapping[int, _Answered]
+        self,
+        request: RoundRequest,
+        outcome: RoundOutcome,
+        work: Mapping[int, WorkReport],
+        replies: Mapping[int, _Answered],
     ) -> tuple[Tree, Tree]:
         """Add up the replies of those who are kept, or keep each; under privacy a reply is an update."""
         broadcast = request.broadcast
@@ -365,7 +369,7 @@ class FlowerEngine(Engine):
         gradients = self._gradients
         if not devices:
             return
-        question = Model(gradients.sent).to_records()
+        question = ModelQuery(gradients.sent).to_records()
         refused: dict[int, str] = {}
         for device, answer in self._ask(dict.fromkeys(devices, question), GRADIENT, self._times.longest()).items():
             if answer.records is None:

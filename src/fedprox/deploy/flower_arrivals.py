@@ -23,7 +23,7 @@ from flwr.app import MessageType, RecordDict
 from fedprox.core.errors import RunError
 from fedprox.core.trees import overlay_names, squared_distance, total
 from fedprox.deploy.message_exchange import POLL, NodeAnswer, Post
-from fedprox.deploy.messages import Instruction, Work, attempt
+from fedprox.deploy.messages import Instruction, WorkReport, attempt
 from fedprox.deploy.norm_limits import NormLimits
 from fedprox.deploy.remote_work import Question, RemoteWork
 from fedprox.deploy.reply_additions import Contribution, measure_additions
@@ -111,7 +111,7 @@ class FlowerArrivals:
         assignment = under_way[event["order"]]
         if event["problem"] is None:
             arrays, values = self._log.reply(event["order"])
-            work = Work(arrays, **values["work"])
+            work = WorkReport(arrays, **values["work"])
             return self._arrival(assignment, work, values["norms"], values["waited"], values["bytes"])
         return _failure(assignment, event["problem"], event["waited"], event["bytes"], is_over=event["is_over"])
 
@@ -235,7 +235,7 @@ class FlowerArrivals:
             self._fail(sent, str(answer.problem), answer.seconds)
             return
         records = answer.records
-        work, reason = attempt(lambda: Work.from_records(records, sent.message.params))
+        work, reason = attempt(lambda: WorkReport.from_records(records, sent.message.params))
         if work is not None:
             reason = reason_to_refuse(work, sent.message.params, sent.expected, answer.seconds)
         norms: dict[str, float] = {}
@@ -254,7 +254,7 @@ class FlowerArrivals:
         else:
             self._accept(sent, work, norms, answer.seconds)
 
-    def _accept(self, sent: _Sent, work: Work, norms: Mapping[str, float], waited: float) -> None:
+    def _accept(self, sent: _Sent, work: WorkReport, norms: Mapping[str, float], waited: float) -> None:
         assignment, sent_bytes = sent.assignment, bytes_down(sent.message) + count_bytes(work.params)
         values = {name: value for name, value in asdict(work).items() if name != "params"}
         event = {"order": assignment.order, "device": assignment.device, "problem": None}
@@ -272,7 +272,7 @@ class FlowerArrivals:
         self._ready.append(_failure(assignment, problem, waited, down, is_over=is_over))
 
     def _arrival(
-        self, assignment: Assignment, work: Work, norms: Mapping[str, float], waited: float, sent_bytes: int
+        self, assignment: Assignment, work: WorkReport, norms: Mapping[str, float], waited: float, sent_bytes: int
     ) -> Arrival:
         """Return a device's reply as the server merges it."""
         broadcast = self._broadcast(assignment)
@@ -293,7 +293,7 @@ class FlowerArrivals:
             columns={"seconds": work.seconds, "waited": waited, "speed": work.speed, "loss": work.loss},
         )
 
-    def _reply(self, assignment: Assignment, work: Work) -> Reply:
+    def _reply(self, assignment: Assignment, work: WorkReport) -> Reply:
         broadcast, remote = self._broadcast(assignment), self._remote(assignment)
         remote.answers.append((overlay_names(broadcast.params, work.params), work))
         reply = remote.advance(self._method, broadcast, self._rate(broadcast.round))
@@ -304,7 +304,7 @@ class FlowerArrivals:
             )
         return reply
 
-    def _norms(self, sent: _Sent, work: Work) -> dict[str, float]:
+    def _norms(self, sent: _Sent, work: WorkReport) -> dict[str, float]:
         """Return how much a reply adds, as limits are for it."""
         assignment = sent.assignment
         norms = {"update": distance(work.params, sent.message.params)}

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedprox.config import Config
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_norm
 from fedprox.deploy.message_exchange import Post
-from fedprox.deploy.messages import Evaluation, Introduction, Model, Named, attempt
+from fedprox.deploy.messages import Evaluation, Introduction, ModelQuery, Named, attempt
 from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.pooled_metrics import pool_metrics, wrong_metrics
 from fedprox.deploy.roster import Roster
@@ -113,7 +113,7 @@ class ReportMeasurer:
         nodes = {self._roster.node(device): device for device in self._asked(devices)}
         others = {device: flatten_names(self._roles.exchanged(model)) for device, model in (own or {}).items()}
         common = (
-            None if self._personal is not None else Model(named).to_records()
+            None if self._personal is not None else ModelQuery(named).to_records()
         )  # one for all, where nothing tells them apart
         questions = {
             node: common if common and device not in others else self._question(device, others.get(device, named))
@@ -142,7 +142,7 @@ class ReportMeasurer:
         _LOG.warning("round %s: device %d is not measured: %s", self._post.group, device, problem)
 
     def _question(self, device: int, params: Named) -> RecordDict:
-        return Model(params, None if self._personal is None else self._personal.to_read(device)).to_records()
+        return ModelQuery(params, None if self._personal is None else self._personal.to_read(device)).to_records()
 
     def _checked(self, device: int, records: Any, params: Named) -> tuple[Evaluation | None, str | None]:
         """Return a device's report, or why it cannot be counted."""

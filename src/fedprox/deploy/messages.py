@@ -40,10 +40,10 @@ __all__ = [
     "Gradient",
     "Instruction",
     "Introduction",
-    "Model",
+    "ModelQuery",
     "Named",
     "PersonalVersion",
-    "Work",
+    "WorkReport",
     "WrongMessageError",
     "attempt",
     "bounded",
@@ -144,7 +144,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkReport:
     """What a device has done in a round."""
 
     params: Named  # w_k
@@ -169,7 +169,7 @@ class Work:
         return _records(values, self.params)
 
     @classmethod
-    def from_records(cls, records: RecordDict, like: Named) -> Work:
+    def from_records(cls, records: RecordDict, like: Named) -> WorkReport:
         """Read the message; the arrays must be like those of the model."""
         values = _values(records)
         return cls(
@@ -185,7 +185,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelQuery:
     """A model that a device is asked to measure."""
 
     params: Named
@@ -196,7 +196,7 @@ class Model:
         return _records(_personal(self.personal), self.params)
 
     @classmethod
-    def from_records(cls, records: RecordDict, like: Named) -> Model:
+    def from_records(cls, records: RecordDict, like: Named) -> ModelQuery:
         """Read the message; the arrays must be like those of the model."""
         return cls(_arrays(records, _ARRAYS, like), PersonalVersion.from_values(_values(records)))
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fedprox.core.errors import RunError
 from fedprox.core.trees import Tree
-from fedprox.deploy.messages import Work
+from fedprox.deploy.messages import WorkReport
 from fedprox.engines import Broadcast, Task, view_device
 from fedprox.methods import Method, Posed, Reply
 from fedprox.solvers import Solver
@@ -49,7 +49,7 @@ class RemoteWork:
     state: Tree
     gradient: Tree
     solver: Solver
-    answers: list[tuple[Tree, Work]] = field(default_factory=list)
+    answers: list[tuple[Tree, WorkReport]] = field(default_factory=list)
     gradients: list[Tree] = field(default_factory=list)  # at the models that the method asked about, one after another
     gave_loss: bool = False  # whether the method has asked for F_k(w^t)
 
@@ -95,13 +95,13 @@ class RemoteWork:
         self.gave_loss = True
         return self.answers[0][1].loss if self.answers else math.nan
 
-    def work(self) -> Work:
+    def work(self) -> WorkReport:
         """Return all that the device has done, as one; what is measured is measured in its first answer."""
         parts = [work for _, work in self.answers]
         first = parts[0]
         if len(parts) == 1:
             return first
-        return Work(
+        return WorkReport(
             first.params,
             sum(part.steps for part in parts),
             sum(part.seconds for part in parts),

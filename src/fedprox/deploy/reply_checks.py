@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedprox.deploy.messages import Named, Work
+from fedprox.deploy.messages import Named, WorkReport
 
 __all__ = ["Expected", "distance", "reason_to_refuse", "wrong_arrays"]
 
@@ -34,7 +34,7 @@ class Expected:
     max_norm: float = 0.0
 
 
-def reason_to_refuse(work: Work, anchor: Named, expected: Expected, waited: float = math.inf) -> str | None:
+def reason_to_refuse(work: WorkReport, anchor: Named, expected: Expected, waited: float = math.inf) -> str | None:
     """Return why a reply cannot be merged, or None for a good one.
 
     Args:
@@ -42,7 +42,7 @@ def reason_to_refuse(work: Work, anchor: Named, expected: Expected, waited: floa
       waited: seconds from sending the message to the reply, by the server's clock.
 
     >>> anchor = {"weight": np.zeros(2, np.float32)}
-    >>> reply = Work({"weight": np.array([1, np.nan], np.float32)}, 3, 0.1, 2.3, False)
+    >>> reply = WorkReport({"weight": np.array([1, np.nan], np.float32)}, 3, 0.1, 2.3, False)
     >>> reason_to_refuse(reply, anchor, Expected(budget=5))
     "'weight' has entries that are not finite"
     """
@@ -55,7 +55,7 @@ def reason_to_refuse(work: Work, anchor: Named, expected: Expected, waited: floa
     return None
 
 
-def _wrong_steps(work: Work, anchor: Named, expected: Expected, waited: float) -> str | None:
+def _wrong_steps(work: WorkReport, anchor: Named, expected: Expected, waited: float) -> str | None:
     """Return why the number of steps cannot be true."""
     steps, budget = work.steps, expected.budget
     if steps > budget:
@@ -67,7 +67,7 @@ def _wrong_steps(work: Work, anchor: Named, expected: Expected, waited: float) -
     return _wrong_excuse(work, expected, waited)
 
 
-def _wrong_excuse(work: Work, expected: Expected, waited: float) -> str | None:
+def _wrong_excuse(work: WorkReport, expected: Expected, waited: float) -> str | None:
     """Return why fewer steps than the budget cannot be for lack of time."""
     done = f"{work.steps} of {expected.budget} steps"
     if not work.stopped_by_time:
@@ -85,7 +85,7 @@ def distance(params: Named, anchor: Named) -> float:
     return math.sqrt(sum(float(np.vdot(part, part)) for part in parts))
 
 
-def _wrong_numbers(work: Work) -> str | None:
+def _wrong_numbers(work: WorkReport) -> str | None:
     if not (math.isfinite(work.seconds) and work.seconds >= 0):
         return f"the seconds must be a number >= 0; got {work.seconds}"
     if not abs(work.loss) <= _LARGEST_LOSS:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedprox.deploy.message_exchange import NodeAnswer
-from fedprox.deploy.messages import Named, Work, attempt
+from fedprox.deploy.messages import Named, WorkReport, attempt
 from fedprox.deploy.reply_checks import Expected, reason_to_refuse
 
 __all__ = ["Collected"]
@@ -17,7 +17,7 @@ __all__ = ["Collected"]
 class Collected:
     """The answers of a round, by device."""
 
-    work: dict[int, Work] = field(default_factory=dict)  # the replies that may be merged
+    work: dict[int, WorkReport] = field(default_factory=dict)  # the replies that may be merged
     problems: dict[int, str] = field(default_factory=dict)  # why there is none, or why it was refused
     refused: dict[int, str] = field(default_factory=dict)  # of these, the replies that are bad
     seconds: dict[int, float] = field(default_factory=dict)  # from sending to receiving
@@ -44,16 +44,16 @@ class Collected:
 
     def sort(
         self, answers: Mapping[int, NodeAnswer], expected: Mapping[int, Expected], anchor: Named
-    ) -> dict[int, Work]:
+    ) -> dict[int, WorkReport]:
         """Take the answers of devices that were sent `anchor`; return work that is good."""
-        good: dict[int, Work] = {}
+        good: dict[int, WorkReport] = {}
         for device, answer in answers.items():
             self.seconds[device] = self.seconds.get(device, 0.0) + answer.seconds
             if answer.records is None:
                 self.problems[device] = str(answer.problem)
                 continue
             records = answer.records
-            work, reason = attempt(lambda records=records: Work.from_records(records, anchor))  # type: ignore[misc]
+            work, reason = attempt(lambda records=records: WorkReport.from_records(records, anchor))  # type: ignore[misc]
             if work is not None:
                 reason = reason_to_refuse(work, anchor, expected[device], answer.seconds)
             if work is None or reason is not None:

@@ -21,9 +21,9 @@ from fedprox.core.lines import pad_lines, split_lines, stack_lines, take_lines, 
 from fedprox.core.trees import Tree, quiet, squared_distance, to_numpy
 from fedprox.engines.device_side import Broadcast, DeviceSide
 from fedprox.engines.task_list import TaskList
-from fedprox.methods import Method, Received, Reply
+from fedprox.methods import Received, Reply
 from fedprox.methods.device_view import Solution
-from fedprox.methods.elementwise_hooks import is_elementwise
+from fedprox.methods.hook_marks import is_elementwise, is_standard
 from fedprox.methods.solver_choice import SharedSolver
 from fedprox.models import Model
 from fedprox.participation.group_orders import draw_group_orders, rows_needed
@@ -215,7 +215,7 @@ class SmallDevices:
             count = len(jax.tree.leaves(params)[0])
             return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) else np.full(count, leaf), given)
 
-        if type(side.method).reply is Method.reply:
+        if is_standard(side.method.reply):
             return ask(found, states, 0)
         order = np.lexsort((steps, versions))
         changes = (np.diff(steps[order]) != 0) | (np.diff(versions[order]) != 0)
@@ -241,7 +241,7 @@ def _is_usable(device: DeviceSide) -> bool:
     if device.gamma > 0 or device.method.needs_gradients:
         return False
     kind = type(device.method)
-    if any(getattr(kind, hook) is not getattr(Method, hook) for hook in ("work", "anchor", "device_mu", "start_point")):
+    if not all(map(is_standard, (kind.work, kind.anchor, kind.device_mu, kind.start_point))):
         return False
     if not (is_elementwise(kind.linear) and is_elementwise(kind.reply)):
         return False

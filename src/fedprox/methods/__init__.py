@@ -8,7 +8,6 @@ from fedprox.core.errors import ConfigError
 from fedprox.methods.agnostic import Agnostic
 from fedprox.methods.device_view import DeviceView, Posed
 from fedprox.methods.ditto import Ditto
-from fedprox.methods.elementwise_hooks import elementwise
 from fedprox.methods.fedadam import FedAdam
 from fedprox.methods.fedadmm import FedAdmm
 from fedprox.methods.fedavg import FedAvg
@@ -20,6 +19,7 @@ from fedprox.methods.fedexprox import FedExProx
 from fedprox.methods.fednova import FedNova
 from fedprox.methods.fedprox import FedProx
 from fedprox.methods.fedyogi import FedYogi
+from fedprox.methods.hook_marks import elementwise
 from fedprox.methods.method import Method, Received, Reply, Solution
 from fedprox.methods.pfedme import PFedMe
 from fedprox.methods.qffl import QFedAvg

@@ -26,7 +26,7 @@ import numpy as np
 from fedprox.config.fields import Positive
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree, difference, scale
-from fedprox.methods.elementwise_hooks import elementwise
+from fedprox.methods.hook_marks import elementwise
 from fedprox.methods.method import Method, Reply, Solution
 
 __all__ = ["FedDyn"]

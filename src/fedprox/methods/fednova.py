@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 from fedprox.core.trees import Tree, difference, scale
-from fedprox.methods.elementwise_hooks import elementwise
 from fedprox.methods.gradient_count import check_counts_gradients, gradient_count
+from fedprox.methods.hook_marks import elementwise
 from fedprox.methods.method import Method, Reply, Solution
 from fedprox.solvers import Solver
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedprox.core.declared_fields import DeclaredFields
 from fedprox.core.trees import Tree, difference
 from fedprox.methods.device_view import DeviceView, Mu, Reply, Solution
-from fedprox.methods.elementwise_hooks import elementwise
+from fedprox.methods.hook_marks import elementwise, is_standard, standard
 from fedprox.participation.stragglers import Workload
 from fedprox.solvers import Solver
 
@@ -82,7 +82,7 @@ class Method(DeclaredFields):
     @property
     def spends_budget(self) -> bool:
         """Whether a device solves one subproblem with all of its budget, as `work` does by default."""
-        return type(self).work is Method.work
+        return is_standard(self.work)
 
     @property
     def mu_key(self) -> str:
@@ -121,10 +121,12 @@ class Method(DeclaredFields):
         """Return c_k, or None for no linear term; `gradient` is grad F_k(w^t) if the method needs gradients."""
         return None
 
+    @standard
     def anchor(self, sent: Tree, state: Tree, params: Tree) -> Tree:
         """Return a_k, or None for w^t; `params` is w^t, as the device received it."""
         return None
 
+    @standard
     def device_mu(self, mu: float, sent: Tree, state: Tree, params: Tree) -> Mu:
         """Return the device's mu_k given the round's mu.
 
@@ -133,10 +135,12 @@ class Method(DeclaredFields):
         """
         return mu
 
+    @standard
     def start_point(self, sent: Tree, state: Tree, params: Tree) -> Tree:
         """Return where a device's solver starts, or None for w^t."""
         return None
 
+    @standard
     def work(self, device: DeviceView) -> Reply:
         """Return a device's reply after it has worked; the default solves one subproblem, that of the hooks above.
 
@@ -153,6 +157,7 @@ class Method(DeclaredFields):
         )
 
     @elementwise
+    @standard
     def reply(self, solution: Solution) -> Reply:
         """Return what a device sends back."""
         return Reply(solution.params)

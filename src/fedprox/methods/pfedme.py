@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from fedprox.config.fields import Positive
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree, difference, scale, total
-from fedprox.methods.elementwise_hooks import elementwise
+from fedprox.methods.hook_marks import elementwise
 from fedprox.methods.method import Method, Reply, Solution
 
 __all__ = ["PFedMe"]

@@ -31,8 +31,8 @@ from pydantic import Field
 
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree, difference, scale, total
-from fedprox.methods.elementwise_hooks import elementwise
 from fedprox.methods.gradient_count import check_counts_gradients, gradient_count
+from fedprox.methods.hook_marks import elementwise
 from fedprox.methods.method import Method, Reply, Solution
 from fedprox.solvers import Solver
 

@@ -3,7 +3,8 @@
 `linear` and `reply` of most methods add, subtract and scale trees, entry by entry. Such a hook gives the same numbers
 for each device where the trees of many devices stand in one, with a first axis over the devices (`fedprox.core.lines`),
 beside trees without it, which all devices have in common. A hook that says so with `@elementwise` costs a group of
-small devices one call. The mark belongs to the function: a subclass that overrides the hook takes it away.
+small devices one call; one that is `Method`'s own (`@standard`) costs none. A mark belongs to the function: a subclass
+that overrides the hook takes it away.
 
     @elementwise
     def reply(self, solution):
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["elementwise", "is_elementwise"]
+__all__ = ["elementwise", "is_elementwise", "is_standard", "standard"]
 
 Hook = TypeVar("Hook", bound=Callable[..., object])
 
@@ -33,3 +34,18 @@ def is_elementwise(hook: Callable[..., object]) -> bool:
     (True, False)
     """
     return getattr(hook, "is_elementwise", False)
+
+
+def standard(hook: Hook) -> Hook:
+    """Mark a hook of `Method` itself, whose answer an engine knows without asking."""
+    vars(hook)["is_standard"] = True
+    return hook
+
+
+def is_standard(hook: Callable[..., object]) -> bool:
+    """Return whether a hook is the one of `Method`.
+
+    >>> is_standard(standard(lambda solution: solution)), is_standard(print)
+    (True, False)
+    """
+    return getattr(hook, "is_standard", False)
