@@ -49,6 +49,7 @@ STEP = 0.5
 SHARE = 0.2
 SETTLE = 7
 AGREEMENT = 4
+DIGITS = 4  # of B: engines add gradients up in other orders, and mu is to be the same for all of them
 FIRST, SMALLEST, LARGEST = 1e-2, 1e-5, 1.0  # of lr mu
 
 
@@ -87,9 +88,10 @@ class AutoMu:
         if signals.loss is None:
             return self
         is_finite = math.isfinite(signals.loss)
-        seen = replace(self, previous=signals.loss if is_finite else None, dissimilarity=signals.dissimilarity)
+        b = signals.dissimilarity if signals.dissimilarity is None else float(f"{signals.dissimilarity:.{DIGITS}g}")
+        seen = replace(self, previous=signals.loss if is_finite else None, dissimilarity=b)
         if is_finite and self.previous is None:
-            apart = 1.0 if signals.weights else 1 - _gradient_agreement(signals.dissimilarity, otherwise=0.0)
+            apart = 1.0 if signals.weights else 1 - _gradient_agreement(b, otherwise=0.0)
             return replace(seen, mu=self._within(apart * self.mu))
         rose = not is_finite or self.previous is None or signals.loss > self.previous
         turns = self.turns + (self.rose is not None and rose != self.rose)
