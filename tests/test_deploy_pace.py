@@ -129,11 +129,11 @@ def test_no_reply_is_lost_that_the_server_had_taken_when_it_and_a_device_are_kil
     federation.trial.end("node1", signal.SIGKILL)
     before = len(replies(out))
     wait_for(lambda: len(replies(out)) >= before + 3)  # the others go on
-    federation.restart(1)
     for process in federation.servers():
         os.kill(process, signal.SIGKILL)
     wait_for(lambda: not federation.servers() and not is_running(out))
     taken = replies(out)
+    federation.restart(1)
     federation.trial.run(federation.app, out, {**given, "resume": True}, start_seconds=600)
     assert json.loads((out / "summary.json").read_text())["rounds"] == 10
     rows = read_rows(out)
