@@ -43,7 +43,8 @@ IMPORTED = (
     "fedprox.training.train",
 )
 _ADDRESS = "FEDPROX_TEST_TEMPLATE"  # of the template's socket
-_FREE = re.compile(r"FEDPROX_.*|PYTEST_.*|COLUMNS|TERM|NO_COLOR|PWD|OLDPWD|PATH|_")  # variables that are read late
+# variables that are read while Python, NumPy and JAX are imported, or before
+_EARLY = re.compile(r"(PYTHON|JAX|XLA|TF|OMP|OPENBLAS|MKL|LD|LC|XDG|MPL|MALLOC|CUDA).*|HOME|LANG|TMPDIR|TZ")
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _RARE = ("preexec_fn", "pass_fds", "shell", "gid", "gids", "uid")
 _NUMBER = struct.Struct("=i")
@@ -56,6 +57,7 @@ def install() -> None:
     """Let `subprocess` of this process fork processes of fedprox."""
     names = set(inspect.signature(PLAIN._execute_child).parameters)
     if sys.platform == "linux" and {"args", "cwd", "env", *_PIPES} <= names:
+        _environment.update(os.environ)  # before a test changes it
         subprocess.Popen = Popen
 
 
@@ -126,7 +128,7 @@ def _module(asked: Mapping[str, Any]) -> str | None:
 def _is_like_ours(environment: dict[str, str]) -> bool:
     ours = _environment or os.environ
     names = {name for name in {*environment, *ours} if environment.get(name) != ours.get(name)}
-    return all(_FREE.fullmatch(name) for name in names)
+    return not any(_EARLY.fullmatch(name) for name in names)
 
 
 def _template() -> str:
@@ -141,11 +143,12 @@ def _template() -> str:
                 listener.listen(16)
                 number = listener.fileno()
                 command = [sys.executable, "-P", __file__, str(number)]
-                process = PLAIN(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[number])
+                process = PLAIN(
+                    command, env=_environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[number]
+                )
             atexit.register(process.wait)
             atexit.register(process.stdin.close)
             _template_ids.append(process.pid)
-            _environment.update(os.environ)
             os.environ[_ADDRESS] = address
         return os.environ[_ADDRESS]
 

@@ -14,6 +14,15 @@ COMMAND = [sys.executable, "-m", "fedprox"]
 ENDLESS = [*COMMAND, "run", "synthetic-1-1", "-s", "rounds=100000", "-s", "data.devices=3", "-s", "devices.per_round=2"]
 
 
+@pytest.fixture(autouse=True)
+def first_environment(monkeypatch):
+    """Take back what libraries that other tests have imported did to the environment."""
+    for name in os.environ.keys() - forked._environment.keys() - {forked._ADDRESS}:
+        monkeypatch.delenv(name)
+    for name, value in forked._environment.items():
+        monkeypatch.setenv(name, value)
+
+
 def is_forked(process):
     return isinstance(process, forked.Popen) and process._end is not None
 

@@ -116,8 +116,11 @@ def test_evaluate_and_predict_know_the_personal_models(saved, tmp_path):
     np.save(tmp_path / "x.npy", x)
     for option, used in (([], saved.params), (["--device", str(device)], model)):
         command = ["predict", str(saved.path), "--data", str(tmp_path / "x.npy"), *option]
-        labels = CliRunner().invoke(app, command).output.split()
-        assert list(map(int, labels)) == (x @ used["weight"].T + used["bias"]).argmax(axis=1).tolist()
+        labels = np.array(CliRunner().invoke(app, command).output.split(), int)
+        scores = x @ used["weight"].T + used["bias"]
+        chosen = scores[np.arange(len(x)), labels]  # some samples have two labels with nearly the same score
+        np.testing.assert_allclose(chosen, scores.max(axis=1), atol=1e-5)
+        assert (labels == scores.argmax(axis=1)).mean() > 0.95
     with pytest.raises(ConfigError, match=r"`device` must be the number of a device of .* from 0 to 4; got 5"):
         predict(saved.path, x, device=5)
 

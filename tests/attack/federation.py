@@ -30,6 +30,7 @@ from fedprox.core.signals import exits_on_termination
 from fedprox.core.trees import flatten_names
 from fedprox.deploy.new_project import write_project
 from fedprox.deploy.trial import Trial
+from fedprox.runs.reader import SavedRun
 
 __all__ = ["FederationAttack", "WarmTrial", "attack_federation", "main"]
 
@@ -130,8 +131,7 @@ def attack_federation(
     with exits_on_termination(), trial:
         trial.run(app, out, {"set": shlex.join(given)})
     seconds = time.monotonic() - started
-    sys.path.append(str(app))  # its config names a part of the app
-    run = fedprox.load_run(out)
+    run = _load_run(out, app)
     attacks: Counter[str] = Counter()
     lost = 0
     for row in run.devices:
@@ -143,6 +143,17 @@ def attack_federation(
     losses = run.history.column("train_loss")
     finite = all(bool(np.isfinite(array).all()) for array in flatten_names(run.params).values())
     return FederationAttack(run.summary["rounds"], seconds, attacks, lost, losses[0], losses[-1], finite)
+
+
+def _load_run(out: Path, app: Path) -> SavedRun:
+    """Read the run, whose config names a part of the app; another app of that name may have been imported before."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "federation"]:
+        del sys.modules[name]
+    sys.path.insert(0, str(app))
+    try:
+        return fedprox.load_run(out)
+    finally:
+        sys.path.remove(str(app))
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ A file that has some of the devices and lacks others is refused, unless all are 
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.core.randomness import Purpose, words_of_devices
-from fedprox.core.reading import reading
+from fedprox.core.reading import check_archive, reading
 from fedprox.participation.fleets import fedscale, flash
 from fedprox.participation.fleets.measured import Measured
 from fedprox.participation.fleets.tables import read_table_file
@@ -95,10 +96,14 @@ def read_measured(path: Path) -> Measured:
                 "JSON if you trust it (docs/clock.md says how)"
             )
         if start == b"PK":
-            with np.load(path, allow_pickle=False) as arrays:
-                if "available" not in arrays.files:
-                    raise DataError(f"{path} must hold the array `available`; it has {', '.join(arrays.files)}")
-                return flash.read_half_hours(str(path), arrays["available"])
+            with path.open("rb") as raw:
+                with zipfile.ZipFile(raw) as archive:
+                    check_archive(archive, str(path))
+                raw.seek(0)
+                with np.load(raw, allow_pickle=False) as arrays:
+                    if "available" not in arrays.files:
+                        raise DataError(f"{path} must hold the array `available`; it has {', '.join(arrays.files)}")
+                    return flash.read_half_hours(str(path), arrays["available"])
         return _read_json(str(path), json.loads(path.read_text(encoding="utf-8")))
 
 
