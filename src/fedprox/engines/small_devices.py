@@ -9,7 +9,7 @@ not a plain loop over mini-batches, a target for gamma, privacy.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -241,7 +241,8 @@ def _is_usable(device: DeviceSide) -> bool:
     if device.gamma > 0 or device.method.needs_gradients:
         return False
     kind = type(device.method)
-    if not all(map(is_standard, (kind.work, kind.anchor, kind.device_mu, kind.start_point))):
+    posed: list[Callable[..., object]] = [kind.work, kind.anchor, kind.device_mu, kind.start_point]
+    if not all(map(is_standard, posed)):
         return False
     if not (is_elementwise(kind.linear) and is_elementwise(kind.reply)):
         return False
