@@ -241,10 +241,16 @@ class ArrivalServer:
         mixing = 1.0
         if systems.server == "asynchronous" and kept.any():
             mixing = systems.mixing * float(factors[kept][0])
-        nobody = np.zeros(len(ended), bool)
-        round = self._state.round + 1
         return RoundPlan(
-            round, cohort, work, nobody, kept, weights, None, None, by_draws, self._parts.max_weight, mixing
+            round=self._state.round + 1,
+            cohort=cohort,
+            work=work,
+            failed=np.zeros(len(ended), bool),
+            kept=kept,
+            weights=weights,
+            weighs_draws=by_draws,
+            max_weight=self._parts.max_weight,
+            mixing=mixing,
         )
 
     def _staleness(self, ended: Ended) -> NDArray[np.int64]:
