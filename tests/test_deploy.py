@@ -1,7 +1,9 @@
 """A real federation on this machine: one SuperLink, three SuperNodes, TLS, keys, and everything that goes wrong.
 
-One federation serves all tests of this file, since starting one costs half a minute. First it runs parts of a user's
-own, from a file of the app. Then comes a run whose devices misbehave by round:
+One federation serves all tests of this file, since starting one costs half a minute. Two of its nodes keep the app in
+their process (`attack.warm_node`): Flower's SuperNode, which the third one becomes, starts a process for each message,
+which imports JAX. First the federation runs parts of a user's own, from a file of the app. Then comes a run whose
+devices misbehave by round:
 
     rounds 1, 2   all is well; then the server is killed, and resumed
     round 3       device 1 is slow, device 2 sends NaN
@@ -20,6 +22,7 @@ import numpy as np
 import pytest
 
 import fedprox
+from attack.federation import WarmTrial
 from fedprox import data
 from fedprox.config import Config, with_overrides
 from fedprox.core.errors import RunError
@@ -35,6 +38,8 @@ from fedprox.models import softmax_regression
 from fedprox.runs.folder import is_running
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found through /proc")
+
+PATIENCE = 900  # seconds, on a busy machine
 
 SETTINGS = """
 rounds = 4
@@ -234,6 +239,26 @@ def overrides(settings):
     return shlex.join(f"{key}={value}" for key, value in values.items())
 
 
+class MixedTrial(WarmTrial):
+    """A federation whose nodes keep their app, but for those with numbers in `plain` and those with another key."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.plain: set[int] = set()
+
+    def start_node(self, number, *, key=None, name=""):
+        kind = Trial if key is not None or number in self.plain else WarmTrial
+        return kind.start_node(self, number, key=key, name=name)
+
+    def make_plain(self, number):
+        """Replace a node by Flower's own."""
+        self.end(f"node{number}", signal.SIGINT)  # at which it takes its leave of the SuperLink
+        (self.folder / f"node{number}.log").unlink()
+        self.plain.add(number)
+        self.start_node(number)
+        self._wait_for_nodes()
+
+
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
     """Run the whole story once, and return what is left of it."""
@@ -245,26 +270,30 @@ def federation(tmp_path_factory):
     (folder / "app" / "federation" / "mine.py").write_text(MINE)
     (folder / "app" / "federation" / "client_app.py").write_text(CLIENT)
     write_keys(folder / "stranger", nodes=1)
-    trial = Trial(folder / "trial", 3)
+    trial = MixedTrial(folder / "trial", 3)
+    trial.app = folder / "app"
     trial.environment["FEDPROX_TEST_FOLDER"] = str(folder)
     trial.environment["XDG_DATA_HOME"] = str(folder / "home")  # where devices keep personal parameters
     story = {"out": out, "trial": trial, "folder": folder}
     with trial:
         for name, settings in OWN_PARTS.items():
-            trial.run(folder / "app", folder / name, {"set": overrides(settings)}, start_seconds=400)
+            if name == "personal":  # whose parameters have to outlive a process
+                trial.make_plain(2)
+            trial.run(folder / "app", folder / name, {"set": overrides(settings)}, start_seconds=PATIENCE)
+        nowhere = {"set": "method.name=federation.nowhere:Half"}
         with pytest.raises(RunError) as failed:
-            trial.run(folder / "app", folder / "nowhere", {"set": "method.name=federation.nowhere:Half"})
+            trial.run(folder / "app", folder / "nowhere", nowhere, start_seconds=PATIENCE)
         story["missing"] = str(failed.value)
         stranger = trial.start_node(0, key=folder / "stranger" / "node0", name="stranger")
         trial.submit(folder / "app", {"out": str(out)})
-        wait(lambda: rounds_done(out) >= 2, 400, trial.log("superlink"))
+        wait(lambda: rounds_done(out) >= 2, PATIENCE, trial.log("superlink"))
         os.kill(server_process(trial), signal.SIGKILL)
         wait(lambda: not is_running(out), 20, "the server is still there")
         story["summary_after_kill"] = (out / "summary.json").exists()
         trial.submit(folder / "app", {"out": str(out), "resume": True, "set": "deploy.deadline=6"})
-        wait((folder / "hanging").exists, 400, trial.log("superlink"))
+        wait((folder / "hanging").exists, PATIENCE, trial.log("superlink"))
         trial.end("node0", signal.SIGKILL)
-        wait((out / "summary.json").exists, 400, trial.log("superlink"))
+        wait((out / "summary.json").exists, PATIENCE, trial.log("superlink"))
         story["stranger"] = stranger.wait(60), trial.log("stranger")
         story["running"] = marked(folder)
     story["left_over"] = marked(folder)
