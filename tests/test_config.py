@@ -37,6 +37,13 @@ def test_defaults_are_the_contract():
         ({"rouns": 3}, r"unknown key `rouns`; did you mean `rounds`\?"),
         ({"method": {"mue": 3}}, r"unknown key `method.mue`; did you mean `method.mu`\?"),
         ({"solvr": {"epochs": 3}}, r"unknown key `solvr`; did you mean `solver`\?"),
+        ({"solver": {"lr": 0.1}}, r"unknown key `solver.lr`; did you mean `solver.learning_rate`\?"),
+        ({"solver": {"mu": 0.1}}, r"unknown key `solver.mu`; did you mean `method.mu`\?"),
+        ({"privacy": {"noise": 1}}, r"unknown key `privacy.noise`; did you mean `privacy.noise_multiplier`\?"),
+        (
+            {"privacy": {"budget": 1}},
+            r"unknown key `privacy.budget`; `privacy` has clip, noise_multiplier, where, delta",
+        ),
         ({"solver": 3}, r"`solver` must be a table of settings; got 3"),
         (
             {"measure": {"every": 5}, "method": {"mu": "adaptive"}},

@@ -89,6 +89,17 @@ def test_a_part_whose_module_lacks_its_package_gives_the_sentence_alone(
     assert (done.exit_code, done.stderr) == (2, f"fedprox: {sentence}\n")
 
 
+def test_a_part_that_imports_a_missing_package_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    take_away(monkeypatch, "torch")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_torch_nets.py").write_text("import torch.nn\n")
+    with pytest.raises(MissingExtraError) as caught:
+        fedprox.Config.from_dict({"model": {"name": "own_torch_nets:net"}})
+    assert str(caught.value) == (
+        "`model.name` = 'own_torch_nets:net' needs PyTorch, which is not installed: pip install 'fedprox[torch]'"
+    )
+
+
 def test_exports_need_no_extra_unless_they_are_parquet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fedprox.train({"rounds": 1, "solver": {"epochs": 1}}, out=tmp_path / "run")
     take_away(monkeypatch, "polars")

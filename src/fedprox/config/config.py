@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from fedprox.config.attack import AttackConfig
 from fedprox.config.compat import CompatConfig
 from fedprox.config.fields import Count, Section, Seed, broken_rule
-from fedprox.config.meanings import SHORT_NAMES
+from fedprox.config.nearest_key import nearest_key
 from fedprox.config.personal import PersonalConfig
 from fedprox.config.privacy import PrivacyConfig
 from fedprox.config.resolution import resolve_parts, takes_mu
@@ -32,7 +32,7 @@ from fedprox.config.sections import (
     SystemsConfig,
 )
 from fedprox.config.toml import dump_toml, read_toml
-from fedprox.core.errors import ConfigError, nearest, short
+from fedprox.core.errors import ConfigError, short
 
 __all__ = ["Config"]
 
@@ -120,22 +120,17 @@ def _sentence(error: ErrorDetails) -> str:
             break  # the rest names a branch of a union, not a field
         path.append(part)
         if part not in fields:
-            return f"unknown key `{'.'.join(path)}`{_nearest_key(path)}"
+            key = ".".join(path)
+            return f"unknown key `{key}`{nearest_key(key, _every_key())}"
         field = fields[part]
         owner = field.annotation
         rule = field.description or "a table of settings"
     return f"`{'.'.join(path)}` must be {broken_rule(error, rule)}; got {short(error['input'])}"
 
 
-def _nearest_key(path: list[str]) -> str:
-    every = [
+def _every_key() -> list[str]:
+    return [
         f"{name}.{key}" if hasattr(field.annotation, "model_fields") else name
         for name, field in Config.model_fields.items()
         for key in getattr(field.annotation, "model_fields", {"": None})
     ]
-    last = path[-1]
-    meant = [SHORT_NAMES[last]] if last in SHORT_NAMES else [key for key in every if key.endswith(f".{last}")]
-    if len(path) == 1 and meant:
-        return f"; did you mean `{meant[0]}`?"
-    sections = [name for name, field in Config.model_fields.items() if hasattr(field.annotation, "model_fields")]
-    return nearest(".".join(path), [*every, *sections])

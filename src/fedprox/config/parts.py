@@ -37,7 +37,7 @@ from fedprox.config.fields import PartSection
 from fedprox.config.part_keys import GROUPS, REQUIRED, Key, part_keys, passed_always, returns_part
 from fedprox.config.part_search import add_current_folder, is_command
 from fedprox.core.errors import ConfigError, nearest
-from fedprox.core.extras import MissingExtraError
+from fedprox.core.extras import MissingExtraError, extra_of_module
 
 __all__ = ["build_part", "builtin_names", "capability", "check_kind", "find_part", "is_builtin"]
 
@@ -158,6 +158,8 @@ def _imported(path: str, field: str) -> Any:
     except MissingExtraError:  # its sentence says what to install
         raise
     except (Exception, SystemExit) as error:  # whatever a module's own code raises
+        if isinstance(error, ModuleNotFoundError) and (extra := extra_of_module(error.name or "")):
+            raise MissingExtraError(f"`{field}` = {path!r}", extra) from None
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         is_missing = isinstance(error, ModuleNotFoundError) and module.split(".")[0] == (error.name or "").split(".")[0]
         hint = "; start the command in the folder that has it" if is_missing and is_command() else ""

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 from fedprox.config import sections
 from fedprox.config.fields import PartSection
+from fedprox.config.nearest_key import nearest_key
 from fedprox.config.part_keys import REQUIRED, Key, part_keys
 from fedprox.config.parts import builtin_names, capability, find_part, is_builtin
-from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.errors import ConfigError
 
 __all__ = ["PLACES", "Place", "keys_of_section", "names_modules", "resolve_parts", "takes_mu"]
 
@@ -160,8 +161,9 @@ def _unknown(section: str, key: str, settings: Mapping[str, Any], keys: Mapping[
         ]
         if owners:
             return ConfigError(_left_out(section, key, f"{place.field} = {name!r}", owners, settings[key]))
-    known = [f"{section}.{each}" for each in [*_SECTIONS[section].model_fields, *keys]]
-    return ConfigError(f"unknown key `{section}.{key}`{nearest(f'{section}.{key}', known)}")
+    known = [f"{name}.{each}" for name, fields in _SECTIONS.items() for each in fields.model_fields]
+    known += [f"{section}.{each}" for each in keys]
+    return ConfigError(f"unknown key `{section}.{key}`{nearest_key(f'{section}.{key}', known)}")
 
 
 def _left_out(section: str, key: str, chosen: str, owners: list[str], value: Any) -> str:

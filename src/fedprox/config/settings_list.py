@@ -12,12 +12,13 @@ from typing import Any
 
 from fedprox.config.builtin_parts import BUILTIN
 from fedprox.config.config import Config
-from fedprox.config.meanings import MEANINGS, SHORT_NAMES
+from fedprox.config.meanings import MEANINGS
+from fedprox.config.nearest_key import nearest_key
 from fedprox.config.part_keys import REQUIRED, part_keys, rule_in_words
 from fedprox.config.parts import find_part
 from fedprox.config.resolution import PLACES
 from fedprox.config.toml import dump_toml
-from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.errors import ConfigError
 
 __all__ = ["Setting", "all_settings", "commented_toml", "find_setting", "section_settings", "settings_page"]
 
@@ -81,10 +82,7 @@ def find_setting(key: str) -> list[Setting]:
     every = all_settings()
     found = [each for each in every if each.key == key or each.key.startswith(f"{key}.")]
     if not found:
-        short = [SHORT_NAMES[key]] if key in SHORT_NAMES else []
-        ends = short + [each.key for each in every if each.key.endswith(f".{key}")]
-        hint = f"; did you mean `{ends[0]}`?" if ends else nearest(key, [each.key for each in every])
-        raise ConfigError(f"unknown key `{key}`{hint}")
+        raise ConfigError(f"unknown key `{key}`{nearest_key(key, [each.key for each in every])}")
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fedprox.core.errors import ConfigError
 
-__all__ = ["EXTRAS", "Extra", "MissingExtraError", "needs_extra"]
+__all__ = ["EXTRAS", "Extra", "MissingExtraError", "extra_of_module", "needs_extra"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,16 @@ class MissingExtraError(ConfigError, ImportError):
     def __init__(self, feature: str, extra: str) -> None:
         package = EXTRAS[extra].package
         super().__init__(f"{feature} needs {package}, which is not installed: pip install 'fedprox[{extra}]'")
+
+
+def extra_of_module(module: str) -> str | None:
+    """Return the extra that brings a module; None for a module of no extra.
+
+    >>> extra_of_module("torch.nn"), extra_of_module("requests")
+    ('torch', None)
+    """
+    owner = module.partition(".")[0]
+    return next((name for name, extra in EXTRAS.items() if extra.module == owner), None)
 
 
 @contextmanager
