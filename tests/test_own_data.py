@@ -219,6 +219,8 @@ def test_data_sets_of_other_libraries():
     columns["label"] = [0, 2, 0, 2]
     for named in (read_dataset(columns, "who", y="label"), read_dataset(columns, [0, 1, 2, 2], y="label")):
         assert (named.labels, named.classes) == (("cat", "dog", "eel"), 3)
+    with pytest.raises(DataError, match=r"a column 'y' for y; got x, label, who \(y=, or `data.y_column`"):
+        read_dataset(columns, [0, 1, 2, 2])
 
 
 class Streamed:
@@ -234,7 +236,10 @@ class Splits(dict):
     [
         (Splits(), r"must be one split of a data set, such as data\['train'\]; got all of them"),
         (Streamed(), "must have a length.*got Streamed: load it without streaming"),
-        ({"x": [1.0], "y": [0]}, r"a column 'device' for device; got x, y \(device=None puts all rows on one device\)"),
+        (
+            {"x": [1.0], "y": [0]},
+            r"a column 'device' for device; got x, y \(device=None, or .* puts all rows on one device\)",
+        ),
         ({"x": [1.0, None], "y": [0, 1]}, "x must have a number in every row; column 'x', row 1 has none"),
     ],
 )

@@ -35,6 +35,7 @@ __all__ = [
     "read_iterator",
     "read_leaf",
     "read_npz",
+    "repartition",
     "synthetic",
     "synthetic_iid",
     "with_set_aside",

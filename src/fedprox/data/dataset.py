@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.population import Population
-from fedprox.population.table import class_names
+from fedprox.population.table import read_table
 
 __all__ = ["read_dataset"]
 
@@ -27,7 +27,7 @@ def read_dataset(
 
     Args:
       device: whose row it is, as an array or, with named columns, a column's name; None puts all on one device, which
-        `repartition` divides.
+        `fedprox.data.repartition` divides.
       x, y: the names of the columns, where there are names.
       test: true for test rows; without it a fifth of each device's rows.
 
@@ -36,12 +36,11 @@ def read_dataset(
     >>> population.devices, population.labels
     (2, ('cat', 'dog'))
     """
-    labels = None
     if hasattr(dataset, "column_names"):
-        if (device is None or isinstance(device, str)) and (test is None or isinstance(test, str)):
-            return Population.from_frame(dataset, x, y, device, test=test, seed=seed)
-        labels = class_names(dataset, y)
-        dataset = list(zip(dataset[x], dataset[y], strict=True))
+        columns = [name if isinstance(name, str) else None for name in (device, test)]
+        table = read_table(dataset, x, y, *columns)
+        whose, marks = (table.device if columns[0] else device), (table.test if columns[1] else test)
+        return Population.from_arrays(table.x, table.y, whose, test=marks, seed=seed, labels=table.labels)
     if not hasattr(dataset, "__len__"):
         raise DataError(
             f"a data set must have a length, so that it can be divided; got {type(dataset).__name__}: collect its "
@@ -63,7 +62,7 @@ def read_dataset(
     for name, given in (("device", device), ("test", test)):
         if isinstance(given, str):
             raise DataError(f"{name} must be an array with one entry per item for pairs (x, y); got {given!r}")
-    return Population.from_arrays(np.stack(xs), _labels(ys), device, test=test, seed=seed, labels=labels)
+    return Population.from_arrays(np.stack(xs), _labels(ys), device, test=test, seed=seed)
 
 
 def _labels(ys: list[Any]) -> Any:

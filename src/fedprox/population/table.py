@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError, nearest
 
-__all__ = ["Table", "class_names", "feature_columns", "read_table"]
+__all__ = ["Table", "feature_columns", "read_table"]
+
+_HINTS = {
+    "y": " (y=, or `data.y_column` of a config, names the column of labels)",
+    "device": ' (device=None, or `data.device_column` = "" of a config, puts all rows on one device)',
+}
 
 Columns = str | Sequence[str]
 
@@ -48,12 +53,12 @@ def read_table(
     roles = {"y": y, **({"device": device} if device else {}), **({"test": test} if test else {})}
     for role, name in roles.items():
         if name not in names:
-            hint = nearest(name, names) or (" (device=None puts all rows on one device)" if role == "device" else "")
+            hint = nearest(name, names) or _HINTS.get(role, "")
             raise DataError(f"there must be a column {name!r} for {role}; got {_listed(names)}{hint}")
     features = feature_columns(table, x, list(roles.values()))
     marks = None if test is None else _truth(_column(table, test), test)
     whose = _column(table, device) if device else None
-    return Table(features, _column(table, y), whose, marks, class_names(table, y))
+    return Table(features, _column(table, y), whose, marks, _class_names(table, y))
 
 
 def feature_columns(table: Any, x: Columns, others: Sequence[str]) -> NDArray[Any]:
@@ -67,7 +72,7 @@ def feature_columns(table: Any, x: Columns, others: Sequence[str]) -> NDArray[An
     return np.stack([_numbers(table, name, names) for name in chosen], axis=1)
 
 
-def class_names(table: Any, y: str) -> tuple[str, ...] | None:
+def _class_names(table: Any, y: str) -> tuple[str, ...] | None:
     """Return the names of the classes that a Hugging Face data set keeps beside the numbers of its column y."""
     features = getattr(table, "features", None)
     found = getattr(features.get(y), "names", None) if isinstance(features, Mapping) else None
