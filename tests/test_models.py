@@ -1,3 +1,4 @@
+import itertools
 from functools import partial
 
 import jax
@@ -10,7 +11,7 @@ import reference_fedprox as reference
 from fedprox import models
 from fedprox.core.errors import ConfigError
 from fedprox.data import synthetic
-from fedprox.models import mean_gradient, products
+from fedprox.models import draws, mean_gradient, products
 from fedprox.population import Population, Samples
 
 
@@ -75,6 +76,14 @@ def test_networks_learn_to_tell_examples_apart(name, shape):
     assert (jax.jit(model.predict)(params, x) == y).mean() > 0.8
 
 
+@pytest.mark.parametrize("shape", [(6,), (2, 3, 2)])
+def test_weights_are_the_numbers_of_jax(shape):
+    key = jax.random.key(7)
+    np.testing.assert_array_equal(draws.normal(key, shape), jax.random.normal(key, shape))
+    expected = jax.random.uniform(key, shape, minval=-0.3, maxval=0.3)
+    np.testing.assert_array_equal(draws.uniform(key, shape, 0.3), expected)
+
+
 def test_an_mlp_by_hand():
     model = models.mlp(features=1, classes=2, hidden=2)
     params = {
@@ -91,9 +100,16 @@ def test_a_cnn_needs_images():
             models.build("cnn", shape, 3)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 8, 10, 16, 33])
-@pytest.mark.parametrize("classes", [1, 2, 10])
-@pytest.mark.parametrize("features", [23, 24, 64, 65, 100, 300])
+ROWS, FEATURES, CLASSES = (1, 7, 8, 10, 16, 33), (23, 24, 64, 65, 100, 300), (1, 2, 10)
+
+
+@pytest.mark.parametrize(  # every two of the three numbers
+    ("features", "rows", "classes"),
+    [
+        (features, rows, CLASSES[(i + j) % 3])
+        for (i, features), (j, rows) in itertools.product(enumerate(FEATURES), enumerate(ROWS))
+    ],
+)
 def test_products_with_many_features_are_those_of_numpy(features, rows, classes, monkeypatch):
     random = np.random.default_rng(0)
     weight, x = random.normal(size=(classes, features)).astype("f"), random.normal(size=(rows, features)).astype("f")
@@ -102,9 +118,15 @@ def test_products_with_many_features_are_those_of_numpy(features, rows, classes,
     monkeypatch.setattr(products, "is_within_one_kernel", lambda: True)
     is_long = features > (128 if rows < 8 else 23 if rows < 24 else 64)
     assert ("scan" in str(jax.make_jaxpr(partial(products.scores, weight))(x))) == is_long
-    np.testing.assert_allclose(products.scores(weight, x), weight @ x.T, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(products.outer_products(residuals, x), residuals @ x, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(products.exponentials(residuals), np.exp(residuals), rtol=1e-5)
+
+    @jax.jit
+    def found(weight, residuals, x):
+        return products.scores(weight, x), products.outer_products(residuals, x), products.exponentials(residuals)
+
+    scores, sums, exponentials = found(weight, residuals, x)
+    np.testing.assert_allclose(scores, weight @ x.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(sums, residuals @ x, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(exponentials, np.exp(residuals), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_scores_and_gradients_are_those_of_pytorch(case):
     y = random.integers(0, classes, rows).astype(np.int32)
     weights = random.dirichlet(np.ones(rows)).astype(np.float32)
     model = models.build(name, shape, classes)
-    params = perturbed(jax.jit(model.init)(jax.random.key(0)))
+    params = perturbed(model.init(jax.random.key(0)))
     w = tensors(params)
     z = other(w, torch.tensor(x))
     losses = functional.cross_entropy(z, torch.tensor(y).long(), reduction="none")
@@ -170,7 +170,7 @@ def test_examples_of_a_wrong_shape(name, shape, sentence):
 
 def test_the_transformer_refuses_what_are_no_character_codes():
     model = models.char_transformer(5, 4)
-    params = jax.jit(model.init)(jax.random.key(0))
+    params = model.init(jax.random.key(0))
     with pytest.raises(DataError, match="integers, one per character; got float32"):
         model.predict(params, np.zeros((2, 4), np.float32))
     with pytest.raises(DataError, match=r"sequences of 4 character codes; got examples of shape \(5,\)"):
@@ -182,7 +182,7 @@ def test_curvature_of_a_network_with_group_normalisation_is_that_of_differences(
     model = models.build("resnet8", (8, 8, 3), 3)
     random = np.random.default_rng(0)
     x, y = random.normal(size=(4, 8, 8, 3)).astype(np.float32), np.array([0, 1, 2, 1], np.int32)
-    params = perturbed(jax.jit(model.init)(jax.random.key(0)))
+    params = perturbed(model.init(jax.random.key(0)))
     along = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), params)
 
     def gradient(at):

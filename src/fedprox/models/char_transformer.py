@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from fedprox.core.errors import DataError
 from fedprox.core.trees import Tree
+from fedprox.models.draws import normal
 from fedprox.models.layers import apply_dense
 from fedprox.models.model import Model, classifier
 
@@ -114,4 +115,4 @@ def _init_norm(width: int) -> Tree:
 
 
 def _normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return _DEVIATION * jax.random.normal(key, shape)
+    return _DEVIATION * normal(key, shape)

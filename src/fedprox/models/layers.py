@@ -15,6 +15,7 @@ from jax import lax
 
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
+from fedprox.models.draws import normal, uniform
 
 __all__ = [
     "apply_dense",
@@ -106,10 +107,10 @@ def image_shape(model: str, shape: tuple[int, ...], least: int) -> tuple[int, in
 
 def _init(key: jax.Array, shape: tuple[int, ...], inputs: int, start: Start) -> Tree:
     if start == "he":
-        return {"bias": jnp.zeros(shape[-1]), "weight": math.sqrt(2.0 / inputs) * jax.random.normal(key, shape)}
+        return {"bias": jnp.zeros(shape[-1]), "weight": math.sqrt(2.0 / inputs) * normal(key, shape)}
     first, second = jax.random.split(key)
     limit = 1 / math.sqrt(inputs)
     return {
-        "bias": jax.random.uniform(first, shape[-1:], minval=-limit, maxval=limit),
-        "weight": jax.random.uniform(second, shape, minval=-limit, maxval=limit),
+        "bias": uniform(first, shape[-1:], limit),
+        "weight": uniform(second, shape, limit),
     }

@@ -23,6 +23,7 @@ from jax import lax
 
 from fedprox.core.compilation import one_kernel
 from fedprox.core.trees import Tree
+from fedprox.models.draws import uniform
 
 __all__ = ["init_layer", "last_hidden"]
 
@@ -36,7 +37,7 @@ def init_layer(key: jax.Array, inputs: int, hidden: int) -> Tree:
     Biases are zero, but one for the forget gate f, so that a new layer remembers.
     """
     limit = math.sqrt(6 / (inputs + hidden + 4 * hidden))
-    weight = jax.random.uniform(key, (inputs + hidden, 4 * hidden), minval=-limit, maxval=limit)
+    weight = uniform(key, (inputs + hidden, 4 * hidden), limit)
     bias = jnp.zeros(4 * hidden).at[hidden : 2 * hidden].set(1.0)
     return {"bias": bias, "hidden": weight[inputs:], "input": weight[:inputs]}
 

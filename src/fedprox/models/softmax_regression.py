@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprox.core.trees import Tree
+from fedprox.models.draws import uniform
 from fedprox.models.model import Array, Model, second_moment
 from fedprox.models.products import exponentials, is_small, outer_products, scores
 
@@ -53,7 +54,7 @@ def glorot_start(key: jax.Array, params: Tree) -> Tree:
     """Return the start of the paper's released code: weights uniform in +-sqrt(6 / (features + classes)), bias zero."""
     classes, features = params["weight"].shape
     limit = (6 / (features + classes)) ** 0.5
-    return {**params, "weight": jax.random.uniform(key, (classes, features), minval=-limit, maxval=limit)}
+    return {**params, "weight": uniform(key, (classes, features), limit)}
 
 
 def _scores(params: Tree, x: jax.Array) -> jax.Array:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from fedprox.core.errors import DataError
 from fedprox.core.trees import Tree
+from fedprox.models.draws import uniform
 from fedprox.models.lstm import init_layer, last_hidden
 from fedprox.models.model import Model, classifier
 
@@ -97,4 +98,4 @@ def _looked_up(table: jax.Array, x: jax.Array) -> jax.Array:
 
 def _glorot(key: jax.Array, rows: int, columns: int) -> jax.Array:
     limit = math.sqrt(6 / (rows + columns))
-    return jax.random.uniform(key, (rows, columns), minval=-limit, maxval=limit)
+    return uniform(key, (rows, columns), limit)
