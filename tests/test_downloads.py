@@ -167,6 +167,15 @@ def test_foreign_bytes_are_never_stored(server, tmp_path):
     assert kept(tmp_path) == []
 
 
+def test_a_data_folder_that_cannot_be_written_is_named_before_an_address_is_asked(server, tmp_path):
+    (tmp_path / "files").write_text("a file")
+    with pytest.raises(DataError) as caught:
+        fetch(source(f"{server.address}/whole"))
+    folder = tmp_path / "files" / "toy"
+    assert str(caught.value) == f"{folder} cannot be written: Not a directory; set FEDPROX_DATA to a folder that can be"
+    assert server.asked == []
+
+
 def test_only_https(server, tmp_path):
     with pytest.raises(DataError, match="downloads must use https"):
         fetch(source(f"{server.plain.address}/whole"))

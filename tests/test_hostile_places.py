@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import subprocess
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import fedprox
 from fedprox.cli import app
+from fedprox.cli.app import answers_errors
 from fedprox.core.cache import KeptPrograms, cache_folder
 from fedprox.core.errors import ConfigError
 from fedprox.deploy.keys import _checked_host, write_keys
@@ -83,6 +85,15 @@ def test_jax_keeps_its_programs_in_ours_and_the_folder_is_private(tmp_path):
             file.write_bytes(file.read_bytes()[:-7])
     assert losses[0] == losses[1]
     assert "cache" not in done.stderr
+
+
+def test_commands_do_not_pass_on_the_notes_of_matplotlib_on_its_own_folders(caplog):
+    @answers_errors
+    def command():
+        logging.getLogger("matplotlib").warning("Matplotlib created a temporary cache directory")
+
+    command()
+    assert caplog.text == ""
 
 
 def test_the_cache_folder_is_private(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import sys
 import warnings
@@ -73,6 +74,7 @@ def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
         from fedprox.config.part_search import allow_current_folder
 
         warnings.showwarning = _show_warning
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its notes on a home that cannot be written
         allow_current_folder()
         try:
             command(*args, **kwargs)

@@ -6,6 +6,8 @@ what is in it; so an error page is never taken for data. When one address fails,
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +37,7 @@ def _download(source: Source, need: Need, folders: Sequence[Path], progress: Pro
     import pooch
 
     file, folder = need.download, downloads(source.name)
+    _check_writable(folder)
     logger = pooch.get_logger()
     logger.setLevel("ERROR")  # its notes on missing checksums are not the user's concern
     failures = []
@@ -55,6 +58,17 @@ def _download(source: Source, need: Need, folders: Sequence[Path], progress: Pro
         f"{need.what} is missing: no {names} in {looked}, and the download failed from {'; '.join(failures)}; "
         f"put the file into a folder and name it with --from"
     )
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot hold a download, before any address is asked for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(folder, os.W_OK) else os.strerror(errno.EACCES)
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        raise DataError(f"{folder} cannot be written: {reason}; set FEDPROX_DATA to a folder that can be")
 
 
 def _known(file: File) -> str | None:
