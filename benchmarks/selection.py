@@ -45,6 +45,7 @@ def measure(rule: str, systems: dict[str, Any], rounds: int, seed: int, out: Pat
         "devices": {"per_round": 5, "sampling": sampling, **RULES[rule]},
         "measure": {"every": rounds, "dissimilarity": False},
         "systems": systems,
+        "engine": {"workers": 1},
     }
     result = fedprox.train(config, out=out)
     run = load_run(out)

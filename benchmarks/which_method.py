@@ -2,6 +2,7 @@
 
     python -m benchmarks.which_method                             runs what is missing, prints the tables
     python -m benchmarks.which_method --data synthetic            one data set
+    python -m benchmarks.which_method --no-runs                   the tables of what the cache holds
     python -m benchmarks.which_method --write docs/which-method.md     also puts the tables into the page
 
 Synthetic(1,1), MNIST and FEMNIST with the paper's learning rates, K = 10, E = 20, 100 rounds, at 0, 50 and 90%
@@ -9,7 +10,10 @@ stragglers, over five seeds. Before that each method is tuned on each data set b
 among the five, at 50% stragglers: its own coefficient takes four values, or the learning rate where it has none; the
 lowest training loss wins, and a run that diverges is out. Test data takes no part in that.
 
-A second table shows what helps SCAFFOLD with stragglers. Losses and accuracies are means over the last three measured
+CIFAR-10 (LeNet, 100 devices, Dirichlet(0.5), E = 5, batch 32, SGD without momentum at 0.05) has five methods, 30
+rounds, 0 and 90% stragglers and one seed, and each method is tuned by three runs of 10 rounds.
+
+A last table shows what helps SCAFFOLD with stragglers. Losses and accuracies are means over the last three measured
 rounds.
 """
 
@@ -20,6 +24,7 @@ import datetime
 import math
 import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +36,12 @@ from fedprox import methods
 from fedprox.config import Config, recipes, with_overrides
 from fedprox.experiments.compare import variant
 
-ROUNDS, EVERY, TUNING_SEED, TUNED_AT = 100, 5, 100, 0.5
-SHARES = (0.0, 0.5, 0.9)
-DATA = {"synthetic": "synthetic-1-1", "mnist": "mnist", "femnist": "femnist"}
-TITLES = {"synthetic": "Synthetic(1,1)", "mnist": "MNIST", "femnist": "FEMNIST"}
+EVERY, TUNING_SEED, TUNED_AT = 5, 100, 0.5
 RATE = ("solver.learning_rate", (0.1, 0.3, 1.0, 3.0))  # times the paper's
 MU = ("method.mu", (0.01, 0.1, 1.0, 10.0))
 SERVER_RATE = "method.server_learning_rate"
-METHODS: dict[str, tuple[str, tuple[float, ...]]] = {
+Coefficients = dict[str, tuple[str, tuple[float, ...]]]
+METHODS: Coefficients = {
     "fedavg": RATE,
     "fedprox": MU,
     "feddane": MU,
@@ -54,6 +57,48 @@ METHODS: dict[str, tuple[str, tuple[float, ...]]] = {
     "fedadam": (SERVER_RATE, (0.003, 0.01, 0.03, 0.1)),
     "fedyogi": (SERVER_RATE, (0.003, 0.01, 0.03, 0.1)),
 }
+FEWER_RATES = ("solver.learning_rate", (0.4, 1.0, 2.0))
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What is run on a data set: `overrides` of the recipe, and the methods with the values that tune them."""
+
+    title: str
+    recipe: str
+    methods: Coefficients
+    overrides: tuple[str, ...] = ()
+    shares: tuple[float, ...] = (0.0, 0.5, 0.9)
+    seeds: int = 5
+    rounds: int = 100
+    tuning_rounds: int = 100
+
+    @property
+    def learning_rate(self) -> float:
+        return with_overrides(recipes.load_settings(self.recipe), self.overrides)["solver"]["learning_rate"]
+
+
+DATA = {
+    "synthetic": DataSet("Synthetic(1,1)", "synthetic-1-1", METHODS),
+    "mnist": DataSet("MNIST", "mnist", METHODS),
+    "femnist": DataSet("FEMNIST", "femnist", METHODS),
+    "cifar10": DataSet(
+        "CIFAR-10, LeNet, Dirichlet(0.5)",
+        "cifar10-dirichlet",
+        {
+            "fedavg": FEWER_RATES,
+            "fedprox": ("method.mu", (0.001, 0.01, 0.1)),
+            "scaffold": FEWER_RATES,
+            "fednova": FEWER_RATES,
+            "feddyn": ("method.alpha", (0.001, 0.01, 0.1)),
+        },
+        ("solver.learning_rate=0.05", "solver.momentum=0.0", "solver.batch_size=32"),
+        shares=(0.0, 0.9),
+        seeds=1,
+        rounds=30,
+        tuning_rounds=10,
+    ),
+}
 REMEDIES = {
     "as it is (E = 20, rate 0.01)": "scaffold",
     "E = 5": "scaffold:solver.epochs=5",
@@ -68,7 +113,6 @@ REMEDIES = {
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.which_method", description=__doc__.splitlines()[0])
     parser.add_argument("--data", nargs="*", default=[*DATA], choices=[*DATA])
-    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--cache", type=Path, default=Path(__file__).parent / "results" / "which_method.json")
     parser.add_argument("--write", type=Path, help="a page that has a place for the tables")
     parser.add_argument("--no-runs", action="store_true", help="tables of what the cache holds")
@@ -79,10 +123,10 @@ def main(arguments: list[str] | None = None) -> None:
             cache = read_cache(options.cache)
         else:
             fill(options.cache, dict(_tuning(name)))
-            cache = fill(options.cache, dict(_compared(read_cache(options.cache), name, options.seeds)))
-        parts += _table(cache, name, options.seeds)
-    cache = read_cache(options.cache) if options.no_runs else fill(options.cache, dict(_remedies(options.seeds)))
-    text = "\n".join([*parts, *_remedy_table(cache, options.seeds)])
+            cache = fill(options.cache, dict(_compared(read_cache(options.cache), name)))
+        parts += _table(cache, name)
+    cache = read_cache(options.cache) if options.no_runs else fill(options.cache, dict(_remedies()))
+    text = "\n".join([*parts, *_remedy_table(cache)])
     print(text)
     if options.write is not None:
         made = f"Written by `python -m benchmarks.which_method` on {machine()}, {datetime.date.today()}."
@@ -90,18 +134,20 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _settings(name: str, text: str, stragglers: float, seed: int) -> dict[str, Any]:
-    settings = recipes.load_settings(DATA[name])
+    chosen = DATA[name]
+    settings = with_overrides(recipes.load_settings(chosen.recipe), chosen.overrides)
     settings["method"] = {}
-    settings |= {"rounds": ROUNDS, "seed": seed, "engine": {"workers": 1}}
+    rounds = chosen.tuning_rounds if seed == TUNING_SEED else chosen.rounds
+    settings |= {"rounds": rounds, "seed": seed, "engine": {"workers": 1}}
     settings["measure"] = {"every": EVERY, "dissimilarity": False}
     return with_overrides(settings, [*variant(text).overrides, f"devices.stragglers={stragglers}"])
 
 
 def _written(name: str, method: str, value: float) -> str:
     """Return a method with a value of its coefficient as `fedprox compare -m` takes it."""
-    key, _ = METHODS[method]
+    key, _ = DATA[name].methods[method]
     if key == RATE[0]:
-        value *= recipes.load_settings(DATA[name])["solver"]["learning_rate"]
+        value *= DATA[name].learning_rate
     return f"{method}:{key.removeprefix('method.')}={value:g}"
 
 
@@ -114,7 +160,7 @@ def _job(name: str, text: str, stragglers: float, seed: int) -> tuple[str, Calla
 
 
 def _tuning(name: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    for method, (_, values) in METHODS.items():
+    for method, (_, values) in DATA[name].methods.items():
         for value in values:
             yield _job(name, _written(name, method, value), TUNED_AT, TUNING_SEED)
 
@@ -124,46 +170,57 @@ def _tuned(cache: Cache, name: str, method: str) -> str:
         run = cache[_key(name, text, TUNED_AT, TUNING_SEED)]
         return math.inf if run["loss"] is None or run["diverged"] else run["loss"]
 
-    return min((_written(name, method, value) for value in METHODS[method][1]), key=loss)
+    return min((_written(name, method, value) for value in DATA[name].methods[method][1]), key=loss)
 
 
-def _compared(cache: Cache, name: str, seeds: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    for seed in range(seeds):
-        for method in METHODS:
-            for share in SHARES:
+def _compared(cache: Cache, name: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    for seed in range(DATA[name].seeds):
+        for method in DATA[name].methods:
+            for share in DATA[name].shares:
                 yield _job(name, _tuned(cache, name, method), share, seed)
 
 
-def _remedies(seeds: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def _remedies() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     for text in REMEDIES.values():
-        for share in SHARES:
-            for seed in range(seeds):
+        for share in DATA["synthetic"].shares:
+            for seed in range(DATA["synthetic"].seeds):
                 yield _job("synthetic", text, share, seed)
 
 
-def _runs(cache: Cache, name: str, text: str, share: float, seeds: int) -> list[dict[str, Any]]:
-    return [cache[key] for seed in range(seeds) if (key := _key(name, text, share, seed)) in cache]
+def _runs(cache: Cache, name: str, text: str, share: float) -> list[dict[str, Any]]:
+    return [cache[key] for seed in range(DATA[name].seeds) if (key := _key(name, text, share, seed)) in cache]
 
 
-def _table(cache: Cache, name: str, seeds: int) -> Iterator[str]:
+def _table(cache: Cache, name: str) -> Iterator[str]:
     """Yield a table: a row for each method, with loss, accuracy, divergence and rounds at each share."""
-    baseline = _runs(cache, name, _tuned(cache, name, "fedavg"), 0.0, seeds)
-    target = statistics.fmean(run["accuracy"] for run in baseline)
-    yield f"{TITLES[name]}. Rounds are those until FedAvg's accuracy without stragglers, {100 * target:.1f}%."
+    chosen = DATA[name]
+    if not all(key in cache for key, _ in _tuning(name)):
+        yield from (f"{chosen.title}: not run.", "")
+        return
+    baseline = _runs(cache, name, _tuned(cache, name, "fedavg"), 0.0)
+    target = statistics.fmean(run["accuracy"] for run in baseline) if baseline else math.inf
+    yield f"{chosen.title}. Rounds are those until FedAvg's accuracy without stragglers, {100 * target:.1f}%."
     yield ""
-    columns = [f"{what}, {share:.0%}" for share in SHARES for what in ("loss", "accuracy", "diverged", "rounds")]
+    columns = [f"{what}, {share:.0%}" for share in chosen.shares for what in ("loss", "accuracy", "diverged", "rounds")]
     yield from heading("method", "tuned", "kB a round", "device memory", *columns)
-    for method in METHODS:
+    for method in chosen.methods:
         text = _tuned(cache, name, method)
-        cells = [cell for share in SHARES for cell in _cells(_runs(cache, name, text, share, seeds), target)]
-        sent = statistics.fmean(run["bytes"] for run in _runs(cache, name, text, 0.0, seeds)) / ROUNDS / 1000
-        yield line(f"`{method}`", text.partition(":")[2], f"{sent:.0f}", _memory(name, method), *cells)
+        cells = [cell for share in chosen.shares for cell in _cells(_runs(cache, name, text, share), target)]
+        yield line(
+            f"`{method}`", text.partition(":")[2], _sent(_runs(cache, name, text, 0.0)), _memory(name, method), *cells
+        )
     yield ""
+
+
+def _sent(runs: list[dict[str, Any]]) -> str:
+    """Return the kilobytes of a round, both ways and over all its devices."""
+    each = [run["bytes"] / (EVERY * (len(run["accuracies"]) - 1)) / 1000 for run in runs]
+    return f"{statistics.fmean(each):,.0f}" if each else ""
 
 
 def _memory(name: str, method: str) -> str:
     """Return how many numbers a device remembers, in multiples of the model's size d."""
-    config = Config.from_dict(_settings(name, _written(name, method, METHODS[method][1][0]), 0.0, 0))
+    config = Config.from_dict(_settings(name, _written(name, method, DATA[name].methods[method][1][0]), 0.0, 0))
     size = 10_000
     remembered = methods.build(config.method, 0).start_device(jax.numpy.zeros(size))
     numbers = sum(leaf.size for leaf in jax.tree.leaves(remembered)) // size
@@ -176,7 +233,8 @@ def _cells(runs: list[dict[str, Any]], target: float | None = None) -> list[str]
     finite = [run["loss"] for run in runs if run["loss"] is not None]
     loss = f"{statistics.fmean(finite):.3f}" if len(finite) == len(runs) else "not finite"
     accuracies = [100 * run["accuracy"] for run in runs]
-    accuracy = f"{statistics.fmean(accuracies):.1f} ± {statistics.stdev(accuracies) if len(runs) > 1 else 0:.1f}"
+    spread = f" ± {statistics.stdev(accuracies):.1f}" if len(runs) > 1 else ""
+    accuracy = f"{statistics.fmean(accuracies):.1f}{spread}"
     cells = [loss, accuracy, str(sum(run["diverged"] for run in runs))]
     return cells if target is None else [*cells, _rounds(runs, target)]
 
@@ -191,13 +249,14 @@ def _rounds(runs: list[dict[str, Any]], target: float) -> str:
     return "never" if middle == math.inf else f"{middle:.0f}"
 
 
-def _remedy_table(cache: Cache, seeds: int) -> Iterator[str]:
+def _remedy_table(cache: Cache) -> Iterator[str]:
     yield "SCAFFOLD on Synthetic(1,1)."
     yield ""
-    columns = [f"{what}, {share:.0%}" for share in SHARES for what in ("loss", "accuracy", "diverged")]
+    shares = DATA["synthetic"].shares
+    columns = [f"{what}, {share:.0%}" for share in shares for what in ("loss", "accuracy", "diverged")]
     yield from heading("SCAFFOLD", *columns)
     for label, text in REMEDIES.items():
-        cells = [cell for share in SHARES for cell in _cells(_runs(cache, "synthetic", text, share, seeds))]
+        cells = [cell for share in shares for cell in _cells(_runs(cache, "synthetic", text, share))]
         yield line(label, *cells)
 
 
