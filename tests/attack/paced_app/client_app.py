@@ -1,5 +1,9 @@
-"""Devices that take as long to train as a file says: `FEDPROX_PACE` names it, with seconds by device as JSON."""
+"""Devices that take as long to train as a file says.
 
+`FEDPROX_PACE` names it: JSON with, by device, the seconds of its trainings, which are taken in turn.
+"""
+
+import itertools
 import json
 import os
 import time
@@ -10,6 +14,9 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 
+TRAININGS = itertools.count()
+
+
 class Devices(ClientApp):
     """Has the app answer, and holds back what it was asked to train until its time is over."""
 
@@ -18,8 +25,9 @@ class Devices(ClientApp):
         started = time.monotonic()
         answer = trained_app()(message, context)
         if message.metadata.message_type == "train":
-            pace = json.loads(Path(os.environ["FEDPROX_PACE"]).read_text())
-            time.sleep(max(0.0, started + pace[str(context.node_config["partition-id"])] - time.monotonic()))
+            paces = json.loads(Path(os.environ["FEDPROX_PACE"]).read_text())[str(context.node_config["partition-id"])]
+            seconds = paces[next(TRAININGS) % len(paces)]
+            time.sleep(max(0.0, started + seconds - time.monotonic()))
         return answer
 
 
