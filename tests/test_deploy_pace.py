@@ -1,8 +1,8 @@
 """Devices at their own pace, with real processes: a SuperLink with TLS and keys, and four nodes that keep their app.
 
-One federation serves all tests. Devices 0 to 2 take 1.5 seconds for their work. Device 3 takes ten times as long, in the
-first test in turn with trainings at the pace of the others: what it costs them is seen within minutes, whatever else
-the machine does.
+One federation serves all tests. Devices 0 to 2 take 1.5 seconds for their work. Device 3 takes ten times as long; in
+the first test it does so in turn with trainings at the pace of the others, so that both are measured within the same
+minutes, whatever else the machine does.
 """
 
 import itertools

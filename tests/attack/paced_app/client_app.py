@@ -13,7 +13,6 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-
 TRAININGS = itertools.count()
 
 
