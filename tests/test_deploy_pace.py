@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import signal
+import statistics
 import time
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from fedprox.runs.folder import is_running
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found through /proc")
 
 PACE, NODES = 1.5, 4
-SLOW = NODES - 1
+SLOW, AS_FAST, ROUNDS = NODES - 1, 5, 170  # a slow training in six, the others as fast as those of the rest
 SETTINGS = {
     "systems.model": "clock",
     "systems.server": "buffered",
@@ -61,13 +62,19 @@ class Federation:
         return {"set": shlex.join(f"{key}={value}" for key, value in {**SETTINGS, **more}.items())}
 
     def restart(self, number, tries=30):
-        """Start a node again; the SuperLink may refuse it as long as it believes that the killed one is there."""
+        """Start a node again; the SuperLink refuses it as long as it believes that the killed one is there."""
+        before = self.joined(number)
         for _ in range(tries):
             process = self.trial.start_node(number)
-            time.sleep(5)
-            if process.poll() is None:
+            wait_for(lambda process=process: self.joined(number) > before or process.poll() is not None)
+            if self.joined(number) > before:
                 return
+            time.sleep(5)
         raise AssertionError(self.trial.log(f"node{number}")[-300:])
+
+    def joined(self, number):
+        """Return how often a node has joined the federation."""
+        return self.trial.log(f"node{number}").count("SuperNode ID")
 
     def servers(self):
         """Return the processes of the server."""
@@ -100,46 +107,50 @@ def read_events(out):
     return [json.loads(line) for line in lines]
 
 
-def slow_spans(events):
-    """Return when device 3 was at work for much longer than the others take."""
-    asked = {event["asked"][0]: event["at"] for event in events if event.get("asked", [0, 0, None])[2] == SLOW}
-    spans = [(asked[event["order"]], event["at"]) for event in events if event.get("device") == SLOW]
-    return [(begin, end) for begin, end in spans if end - begin > 7 * PACE]
+def times_at_work(events, device):
+    """Return when a device was asked and when it replied, for each of its replies."""
+    asked = {event["asked"][0]: event["at"] for event in events if "asked" in event}
+    return [(asked[event["order"]], event["at"]) for event in events if event.get("device") == device]
 
 
-def updates_per_minute(events, spans):
-    """Return the updates per minute of the other devices within the spans and outside of them.
+def updates_per_minute(replies, spans):
+    """Return the updates per minute of devices within some spans of time, given when each of them replied.
 
-    The time between two replies of a device counts as one update, divided between both as the time is.
+    The time between two replies of a device is one update, of which a span has the share that lies within it.
     """
-    within = outside = within_updates = outside_updates = 0.0
-    for device in range(SLOW):
-        ended = [event["at"] for event in events if event.get("device") == device]
-        for begin, end in itertools.pairwise(ended):
+    seconds = updates = 0.0
+    for times in replies:
+        for begin, end in itertools.pairwise(times):
             shared = sum(max(0.0, min(end, until) - max(begin, since)) for since, until in spans)
-            within, outside = within + shared, outside + end - begin - shared
-            within_updates += shared / (end - begin)
-            outside_updates += 1 - shared / (end - begin)
-    return 60 * within_updates / within, 60 * outside_updates / outside
+            seconds, updates = seconds + shared, updates + shared / (end - begin)
+    return 60 * updates / seconds
 
 
-def test_updates_per_minute_are_divided_between_the_times_with_and_without_a_slow_device():
-    replies = [{"device": device, "at": at} for at in (0.0, 2.0, 4.0, 8.0) for device in range(SLOW)]
-    assert updates_per_minute(replies, [(3.0, 8.0)]) == (60 * 1.5 / 5, 60 * 1.5 / 3)
+def test_an_update_belongs_to_the_time_that_it_took():
+    replies = [[0.0, 2.0, 4.0, 8.0]] * 3
+    assert updates_per_minute(replies, [(0.0, 3.0)]) == 60 * 1.5 / 3
+    assert updates_per_minute(replies, [(3.0, 5.0), (5.0, 8.0)]) == 60 * (0.5 + 0.25 + 0.75) / 5
 
 
 def test_a_device_ten_times_slower_does_not_hold_up_the_others_and_its_work_is_in_the_model(federation):
-    federation.set_paces(10 * PACE, *[PACE] * 5)
+    federation.set_paces(10 * PACE, *[PACE] * AS_FAST)
     out = federation.folder / "slow"
-    given = federation.given(rounds=140, **{"systems.buffer": 1})
-    federation.trial.run(federation.app, out, given, start_seconds=600)
+    federation.trial.run(federation.app, out, federation.given(rounds=ROUNDS, **{"systems.buffer": 1}), 600)
     rows, events = read_rows(out), read_events(out)
-    spans = slow_spans(events)
-    assert len(spans) >= 3
-    with_slow, without = updates_per_minute(events, spans)
-    assert with_slow >= 0.9 * without, (with_slow, without)
-    late = [row for row in rows if row["device"] == [SLOW] and row["staleness"][0] >= 10]
-    assert len(late) >= len(spans) - 1  # the last may have come after the last version
+    own = times_at_work(events, SLOW)
+    replies = [[at for _, at in times_at_work(events, device)] for device in range(SLOW)]
+    ratios = []
+    for first in range(0, len(own) - AS_FAST, 1 + AS_FAST):
+        slow, fast = own[first], own[first + 1 : first + 1 + AS_FAST]
+        assert slow[1] - slow[0] >= 10 * PACE
+        ratios.append(updates_per_minute(replies, [slow]) / updates_per_minute(replies, [(fast[0][0], fast[-1][1])]))
+    assert len(ratios) >= 3
+    # The machine's load differs from minute to minute. Twice the standard error of the mean is what that explains.
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5
+    assert statistics.fmean(ratios) >= 0.9 - 2 * error, ratios
+    assert statistics.fmean(ratios) >= 0.6, ratios  # a server that waits for the slowest has 0.2
+    late = [row for row in rows if row["device"] == [SLOW] and row["staleness"][0] >= 3]
+    assert len(late) >= len(ratios)
     assert all(row["kept"] == [True] for row in rows)
 
 
