@@ -135,7 +135,8 @@ def test_an_update_belongs_to_the_time_that_it_took():
 def test_a_device_ten_times_slower_does_not_hold_up_the_others_and_its_work_is_in_the_model(federation):
     federation.set_paces(10 * PACE, *[PACE] * AS_FAST)
     out = federation.folder / "slow"
-    federation.trial.run(federation.app, out, federation.given(rounds=ROUNDS, **{"systems.buffer": 1}), 600)
+    given = federation.given(rounds=ROUNDS, **{"systems.buffer": 1})
+    federation.trial.run(federation.app, out, given, start_seconds=600)
     rows, events = read_rows(out), read_events(out)
     own = times_at_work(events, SLOW)
     replies = [[at for _, at in times_at_work(events, device)] for device in range(SLOW)]
