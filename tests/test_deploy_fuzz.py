@@ -12,7 +12,8 @@ from fake_federation import FakeGrid
 from fedprox.core.trees import flatten_names
 from fedprox.deploy.measuring import ReportMeasurer
 from fedprox.deploy.message_exchange import NodeAnswer
-from fedprox.deploy.messages import Evaluation, Gradient, Introduction, WorkReport, attempt
+from fedprox.deploy.message_records import attempt
+from fedprox.deploy.messages import Evaluation, Gradient, Introduction, WorkReport
 from fedprox.deploy.remote_gradients import RemoteGradients
 from fedprox.deploy.reply_checks import Expected
 from fedprox.deploy.round_replies import Collected

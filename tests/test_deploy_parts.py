@@ -31,15 +31,8 @@ from fedprox.deploy.client import Device
 from fedprox.deploy.device_data import DeviceData
 from fedprox.deploy.keys import write_keys
 from fedprox.deploy.message_exchange import Post
-from fedprox.deploy.messages import (
-    Evaluation,
-    Instruction,
-    Introduction,
-    ModelQuery,
-    WorkReport,
-    WrongMessageError,
-    read_array,
-)
+from fedprox.deploy.message_records import WrongMessageError, read_array
+from fedprox.deploy.messages import Evaluation, Instruction, Introduction, ModelQuery, WorkReport
 from fedprox.deploy.reply_checks import Expected, reason_to_refuse
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.settings import check_deployable

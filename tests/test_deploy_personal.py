@@ -11,7 +11,8 @@ from fake_federation import FakeGrid
 from fedprox.config import Config
 from fedprox.core.errors import RunError
 from fedprox.core.files import read_tensors
-from fedprox.deploy.messages import Instruction, PersonalVersion, WrongMessageError
+from fedprox.deploy.message_records import WrongMessageError
+from fedprox.deploy.messages import Instruction, PersonalVersion
 from fedprox.deploy.personal_files import PersonalFiles
 from fedprox.models import Model
 from test_deploy_loop import Ditto, Last, same_path

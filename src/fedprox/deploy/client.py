@@ -25,16 +25,15 @@ from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, flatten_names, overlay_names, to_numpy, total
 from fedprox.deploy.asked_work import AskedWork
 from fedprox.deploy.device_data import DeviceData
+from fedprox.deploy.message_records import Named, WrongMessageError
 from fedprox.deploy.messages import (
     Evaluation,
     Gradient,
     Instruction,
     Introduction,
     ModelQuery,
-    Named,
     PersonalVersion,
     WorkReport,
-    WrongMessageError,
 )
 from fedprox.deploy.personal_files import PersonalFiles
 from fedprox.deploy.settings import run_settings

@@ -13,16 +13,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import flwr
 import numpy as np
 from flwr.app import MessageType
-from numpy.typing import NDArray
 
 from fedprox import __version__
 from fedprox.config import Config
-from fedprox.core.trees import Tree, difference, overlay_names, quiet, squared_distance
+from fedprox.core.trees import Tree, overlay_names, quiet
 from fedprox.deploy.message_exchange import NodeAnswer, Post
 from fedprox.deploy.messages import ModelQuery, PersonalVersion, WorkReport
 from fedprox.deploy.norm_limits import NormLimits
@@ -32,18 +31,17 @@ from fedprox.deploy.remote_gradients import RemoteGradients
 from fedprox.deploy.remote_work import GradientQuestion, Question, RemoteWork
 from fedprox.deploy.reply_additions import Contribution, measure_additions
 from fedprox.deploy.reply_checks import distance
+from fedprox.deploy.reply_merge import Answered, ReplyMerge
 from fedprox.deploy.roster import Roster
 from fedprox.deploy.round_replies import Collected
 from fedprox.deploy.solution_gradients import take_gradients
-from fedprox.deploy.weight_limit import warn_of_limited
 from fedprox.deploy.work_messages import WorkMessages, bytes_down
 from fedprox.deploy.work_times import WorkTimes
 from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Task
-from fedprox.methods import Method, Reply
-from fedprox.methods.merging import ReplySums
+from fedprox.methods import Method
 from fedprox.methods.parameter_roles import ParameterRoles
 from fedprox.methods.traffic import count_bytes
-from fedprox.privacy import build_mechanism, clip
+from fedprox.privacy import build_mechanism
 from fedprox.solvers import Solver
 from fedprox.solvers.schedules import build_schedule
 
@@ -93,6 +91,7 @@ class FlowerEngine(Engine):
         self.limits = NormLimits(0.0 if self._mechanism else config.deploy.max_norm, remembered)
         self._times = times or WorkTimes(config.deploy.deadline)
         self.messages = WorkMessages(config, solver_for, self._roles, self._times)
+        self._merge = ReplyMerge(config, method, self._mechanism, personal, hides_drift=self.messages.hides_drift)
         self._refused = 0
         self._late_recorded = 0  # those that the records of the rounds have counted
 
@@ -128,7 +127,7 @@ class FlowerEngine(Engine):
             rule = f"round {broadcast.round} must have {deploy.min_replies} usable replies (`deploy.min_replies`)"
             return replace(outcome, shortfall=rule)
         self.limits.take_note(self._with_gradients(norms))
-        averaged, summed = self._merge(request, outcome, collected.work, replies)
+        averaged, summed = self._merge.add_up(request, outcome, collected.work, replies)
         return replace(outcome, averaged=averaged, summed=summed)
 
     def values(self) -> dict[str, Any]:
@@ -159,7 +158,7 @@ class FlowerEngine(Engine):
     def _followed(self) -> dict[str, Any]:
         return {"norms": self.limits.values(), "times": self._times.values()}
 
-    def _work(self, asked: Sequence[Task], broadcast: Broadcast, collected: Collected) -> dict[int, _Answered]:
+    def _work(self, asked: Sequence[Task], broadcast: Broadcast, collected: Collected) -> dict[int, Answered]:
         """Have the method work with all devices, in as many exchanges as it poses subproblems; return the replies."""
         if self._method.needs_gradients:
             unasked = [task.device for task in asked if task.device not in self._gradients.asked]
@@ -168,7 +167,7 @@ class FlowerEngine(Engine):
                 {task.device: why for task in asked if (why := self._gradients.problems.get(task.device))}
             )
         at_work = {task.device: self._start(task, broadcast) for task in asked if task.device not in collected.problems}
-        replies: dict[int, _Answered] = {}
+        replies: dict[int, Answered] = {}
         while at_work:
             questions: dict[int, Question] = {}
             gradients: dict[int, RemoteGradients] = {}
@@ -184,7 +183,7 @@ class FlowerEngine(Engine):
                 elif isinstance(step, GradientQuestion):
                     gradients[device] = RemoteGradients(self._roles, step.at)
                 else:
-                    replies[device], collected.work[device] = _Answered(remote, step), remote.work()
+                    replies[device], collected.work[device] = Answered(remote, step), remote.work()
             answered = self._exchange(questions, broadcast, collected) if questions else {}
             found = self._gradients_of(gradients, broadcast, collected) if gradients else {}
             at_work = {device: at_work[device] for device in (*answered, *found)}
@@ -195,7 +194,7 @@ class FlowerEngine(Engine):
         return replies
 
     def _refuse_excess(
-        self, request: RoundRequest, collected: Collected, replies: Mapping[int, _Answered]
+        self, request: RoundRequest, collected: Collected, replies: Mapping[int, Answered]
     ) -> dict[int, dict[str, float]]:
         """Refuse replies that add too much, the worst first, and return the norms of those that are left."""
         while (worst := self.limits.worst(norms := self._norms(request, collected, replies))) is not None:
@@ -205,12 +204,12 @@ class FlowerEngine(Engine):
         return norms
 
     def _norms(
-        self, request: RoundRequest, collected: Collected, replies: Mapping[int, _Answered]
+        self, request: RoundRequest, collected: Collected, replies: Mapping[int, Answered]
     ) -> dict[int, dict[str, float]]:
         """Return for each device that would be merged the norms that limits are for."""
         broadcast = request.broadcast
         anchor = self.messages.sent(broadcast.params)
-        shares = request.settle(*self._replied(request, collected))
+        shares = request.settle(*collected.replied(request.tasks))
         merged = [
             task._replace(weight=float(shares.weights[position]))
             for position, task in enumerate(request.tasks)
@@ -302,7 +301,7 @@ class FlowerEngine(Engine):
         """Return what came of a round, before anything is merged."""
         devices = [None if task is None else task.device for task in request.tasks]
         work = [None if device is None else collected.work.get(device) for device in devices]
-        replied, cut_off = self._replied(request, collected)
+        replied, cut_off = collected.replied(request.tasks)
         late, self._late_recorded = self._post.late - self._late_recorded, self._post.late
         return replace(
             RoundOutcome.empty(request),
@@ -314,53 +313,6 @@ class FlowerEngine(Engine):
             columns={**collected.record(devices), "late": late},
             problems=collected.problems,
         )
-
-    def _replied(self, request: RoundRequest, collected: Collected) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return whose replies can be used, and whose work the deadline has ended, in the order of the round's list."""
-        work = [None if task is None else collected.work.get(task.device) for task in request.tasks]
-        cut_off = [
-            one is not None and task is not None and one.stopped_by_time and one.steps < task.budget
-            for one, task in zip(work, request.tasks, strict=True)
-        ]
-        return np.array([one is not None for one in work], bool), np.array(cut_off, bool)
-
-    def _merge(
-        self,
-        request: RoundRequest,
-        outcome: RoundOutcome,
-        work: Mapping[int, WorkReport],
-        replies: Mapping[int, _Answered],
-    ) -> tuple[Tree, Tree]:
-        """Add up the replies of those who are kept, or keep each; under privacy a reply is an update."""
-        broadcast = request.broadcast
-        shares = request.settle(outcome.replied, outcome.cut_off)
-        if self._mechanism is None:
-            warn_of_limited(self._config.deploy.max_weight, broadcast.round, request.tasks, shares.weights)
-        sums = ReplySums(len(request.tasks))
-        for position, task in enumerate(request.tasks):
-            if task is None or not shares.kept[position]:
-                continue
-            own = task._replace(weight=float(shares.weights[position]))
-            anchor = self._method.shared(broadcast.params)
-            reply, done = self._private(replies[task.device].reply, anchor), work[task.device]
-            outcome.states[position] = reply.state
-            if self._personal is not None:
-                self._personal.merge(task.device)
-            if broadcast.wants_drift and not self.messages.hides_drift:
-                params = self._method.shared(overlay_names(broadcast.params, done.params))
-                outcome.drift2[position] = squared_distance(params, self._method.shared(broadcast.params))
-            if outcome.replies is not None:
-                outcome.replies[position] = own.received(reply, done.steps)
-            else:
-                sums.add(position, *own.weighted(reply))
-        return sums.result()
-
-    def _private(self, reply: Reply, anchor: Tree) -> Reply:
-        """Return under privacy the update in place of the model, clipped here unless the device has done it."""
-        if self._mechanism is None:
-            return reply
-        update = difference(reply.averaged, anchor)
-        return reply._replace(averaged=update if self._mechanism.on_devices else clip(update, self._mechanism.clip))
 
     def _ask_for_gradients(self, devices: Sequence[int], params: Tree | None) -> None:
         """Ask devices for their gradient at `params`; None: at the model that others were asked about."""
@@ -380,10 +332,3 @@ class FlowerEngine(Engine):
         self._refused += len(refused)
         for device, reason in refused.items():
             _LOG.warning("the gradient of device %d is refused: %s", device, reason)
-
-
-class _Answered(NamedTuple):
-    """A device's part in a round, and what its method made of its answers."""
-
-    remote: RemoteWork
-    reply: Reply

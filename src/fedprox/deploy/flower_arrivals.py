@@ -23,7 +23,8 @@ from flwr.app import MessageType, RecordDict
 from fedprox.core.errors import RunError
 from fedprox.core.trees import overlay_names, squared_distance, total
 from fedprox.deploy.message_exchange import POLL, NodeAnswer, Post
-from fedprox.deploy.messages import Instruction, WorkReport, attempt
+from fedprox.deploy.message_records import attempt
+from fedprox.deploy.messages import Instruction, WorkReport
 from fedprox.deploy.norm_limits import NormLimits
 from fedprox.deploy.remote_work import Question, RemoteWork
 from fedprox.deploy.reply_additions import Contribution, measure_additions

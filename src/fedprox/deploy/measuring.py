@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from fedprox.config import Config
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_norm
 from fedprox.deploy.message_exchange import Post
-from fedprox.deploy.messages import Evaluation, Introduction, ModelQuery, Named, attempt
+from fedprox.deploy.message_records import Named, attempt
+from fedprox.deploy.messages import Evaluation, Introduction, ModelQuery
 from fedprox.deploy.personal_versions import PersonalVersions
 from fedprox.deploy.pooled_metrics import pool_metrics, wrong_metrics
 from fedprox.deploy.roster import Roster

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from flwr.app import Message, RecordDict
 
-from fedprox.deploy.messages import bounded
+from fedprox.deploy.message_records import bounded
 
 __all__ = ["POLL", "Grid", "NodeAnswer", "Post"]
 

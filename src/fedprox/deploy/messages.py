@@ -14,55 +14,37 @@
 A device solves the subproblem h_k (Equation 2 with a linear term and an anchor) and sends back its iterate, whatever
 the method: what else a method makes of it, and what it remembers for a device, stays on the server. Personal and frozen
 parameters are part of no message.
-
-Arrays travel as the bytes of `.npy` files. Their names, precision and shapes are those of the model, which both sides
-know: `read_array` compares the bytes with what is expected and parses nothing; nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from numpy.typing import NDArray
+from flwr.app import RecordDict
 
-from fedprox.core.errors import RunError, short
+from fedprox.core.errors import short
+from fedprox.deploy.message_records import (
+    ARRAYS,
+    Named,
+    WrongMessageError,
+    make_records,
+    read_arrays,
+    read_number,
+    read_values,
+    read_whole,
+)
 from fedprox.methods.device_view import Mu
 
-__all__ = [
-    "Evaluation",
-    "Gradient",
-    "Instruction",
-    "Introduction",
-    "ModelQuery",
-    "Named",
-    "PersonalVersion",
-    "WorkReport",
-    "WrongMessageError",
-    "attempt",
-    "bounded",
-    "read_array",
-]
+__all__ = ["Evaluation", "Gradient", "Instruction", "Introduction", "ModelQuery", "PersonalVersion", "WorkReport"]
 
-Named = dict[str, NDArray[Any]]
-
-_ARRAYS, _LINEAR, _ANCHOR, _START, _VALUES = "arrays", "linear", "anchor", "start", "values"
+_LINEAR, _ANCHOR, _START = "linear", "anchor", "start"
 _PERSONAL = "personal"
 _VERSION = r"(?:[0-9]{1,9}-[0-9a-f]{16})?"
 _METRIC = "metric."  # before the name of a metric
 _MOST_SAMPLES = 2**31 - 1  # of a device, as of a population
-_REASON = 200  # characters of a reason that may hold what a node has sent
-Result = TypeVar("Result")
-
-
-class WrongMessageError(RunError):
-    """A message that does not hold what it should."""
 
 
 @dataclass(frozen=True)
@@ -113,33 +95,33 @@ class Instruction:
         else:
             values["mu"] = float(self.mu)
         values |= _personal(self.personal)
-        return _records(values, self.params, linear=self.linear, anchor=self.anchor, start=self.start)
+        return make_records(values, self.params, linear=self.linear, anchor=self.anchor, start=self.start)
 
     @classmethod
     def from_records(cls, records: RecordDict, like: Named) -> Instruction:
         """Read the message; the arrays must be like those of the model."""
-        values = _values(records)
+        values = read_values(records)
 
         def given(key: str) -> Named | None:
-            return _arrays(records, key, like) if key in records.array_records else None
+            return read_arrays(records, key, like) if key in records.array_records else None
 
         mu: Mu
         if "mu-patterns" in values:
             mu = dict(zip(values["mu-patterns"], values["mu-values"], strict=True))
         else:
-            mu = _number(values, "mu")
+            mu = read_number(values, "mu")
         return cls(
-            _whole(values, "device"),
-            _arrays(records, _ARRAYS, like),
+            read_whole(values, "device"),
+            read_arrays(records, ARRAYS, like),
             given(_LINEAR),
-            _whole(values, "round"),
+            read_whole(values, "round"),
             mu,
-            _whole(values, "budget"),
-            _number(values, "seconds"),
+            read_whole(values, "budget"),
+            read_number(values, "seconds"),
             given(_ANCHOR),
             given(_START),
             PersonalVersion.from_values(values),
-            _number(values, "gamma") if "gamma" in values else None,
+            read_number(values, "gamma") if "gamma" in values else None,
         )
 
 
@@ -166,20 +148,20 @@ class WorkReport:
             "lost-personal": self.lost_personal,
         }
         values |= {name: value for name, value in (("speed", self.speed), ("gamma", self.gamma)) if value is not None}
-        return _records(values, self.params)
+        return make_records(values, self.params)
 
     @classmethod
     def from_records(cls, records: RecordDict, like: Named) -> WorkReport:
         """Read the message; the arrays must be like those of the model."""
-        values = _values(records)
+        values = read_values(records)
         return cls(
-            _arrays(records, _ARRAYS, like),
-            _whole(values, "steps"),
-            _number(values, "seconds"),
-            _number(values, "loss"),
+            read_arrays(records, ARRAYS, like),
+            read_whole(values, "steps"),
+            read_number(values, "seconds"),
+            read_number(values, "loss"),
             bool(values.get("stopped-by-time", False)),
-            _number(values, "speed") if "speed" in values else None,
-            _number(values, "gamma") if "gamma" in values else None,
+            read_number(values, "speed") if "speed" in values else None,
+            read_number(values, "gamma") if "gamma" in values else None,
             bool(values.get("lost-personal", False)),
         )
 
@@ -193,12 +175,12 @@ class ModelQuery:
 
     def to_records(self) -> RecordDict:
         """Return the message."""
-        return _records(_personal(self.personal), self.params)
+        return make_records(_personal(self.personal), self.params)
 
     @classmethod
     def from_records(cls, records: RecordDict, like: Named) -> ModelQuery:
         """Read the message; the arrays must be like those of the model."""
-        return cls(_arrays(records, _ARRAYS, like), PersonalVersion.from_values(_values(records)))
+        return cls(read_arrays(records, ARRAYS, like), PersonalVersion.from_values(read_values(records)))
 
 
 @dataclass(frozen=True)
@@ -209,12 +191,12 @@ class Gradient:
 
     def to_records(self) -> RecordDict:
         """Return the message."""
-        return _records({}, self.params)
+        return make_records({}, self.params)
 
     @classmethod
     def from_records(cls, records: RecordDict, like: Named) -> Gradient:
         """Read the message; the arrays must be like those of the model."""
-        return cls(_arrays(records, _ARRAYS, like))
+        return cls(read_arrays(records, ARRAYS, like))
 
 
 @dataclass(frozen=True)
@@ -235,25 +217,25 @@ class Evaluation:
         names = ("train_samples", "train_loss", "train_accuracy", "test_samples", "test_loss", "test_accuracy")
         values = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         values |= {f"{_METRIC}{name}": value for name, value in self.metrics.items()}
-        return _records(values, self.gradient)
+        return make_records(values, self.gradient)
 
     @classmethod
     def from_records(cls, records: RecordDict, like: Named) -> Evaluation:
         """Read the message; the arrays must be like those of the model."""
-        values = _values(records)
+        values = read_values(records)
 
         def known(name: str) -> float | None:
-            return _number(values, name) if name in values else None
+            return read_number(values, name) if name in values else None
 
         return cls(
-            _whole(values, "train_samples"),
-            _number(values, "train_loss"),
+            read_whole(values, "train_samples"),
+            read_number(values, "train_loss"),
             known("train_accuracy"),
-            _whole(values, "test_samples"),
+            read_whole(values, "test_samples"),
             known("test_loss"),
             known("test_accuracy"),
-            _arrays(records, _ARRAYS, like) if _ARRAYS in records.array_records else None,
-            {key.removeprefix(_METRIC): _number(values, key) for key in values if key.startswith(_METRIC)},
+            read_arrays(records, ARRAYS, like) if ARRAYS in records.array_records else None,
+            {key.removeprefix(_METRIC): read_number(values, key) for key in values if key.startswith(_METRIC)},
         )
 
 
@@ -267,14 +249,16 @@ class Introduction:
 
     def to_records(self) -> RecordDict:
         """Return the message."""
-        return _records({"device": self.device, "train_samples": self.train_samples, "test_samples": self.test_samples})
+        return make_records(
+            {"device": self.device, "train_samples": self.train_samples, "test_samples": self.test_samples}
+        )
 
     @classmethod
     def from_records(cls, records: RecordDict) -> Introduction:
         """Read the message."""
-        values = _values(records)
+        values = read_values(records)
         names = ("device", "train_samples", "test_samples")
-        device, train, test = (_whole(values, name) for name in names)
+        device, train, test = (read_whole(values, name) for name in names)
         if not 1 <= train <= _MOST_SAMPLES:
             raise WrongMessageError(f"`train_samples` must be an integer from 1 to {_MOST_SAMPLES}; got {train}")
         if test > _MOST_SAMPLES:
@@ -284,94 +268,3 @@ class Introduction:
 
 def _personal(version: PersonalVersion | None) -> dict[str, Any]:
     return {} if version is None else {_PERSONAL: [version.run, version.used, version.written]}
-
-
-def read_array(data: bytes, like: NDArray[Any]) -> NDArray[Any]:
-    """Return the array in bytes that must be those of a `.npy` file of the precision and shape of `like`.
-
-    What is expected is known, so that nothing is parsed: the header must be the expected one, byte for byte.
-
-    >>> buffer = io.BytesIO()
-    >>> np.save(buffer, np.array([1.5, 2.5], np.float32))
-    >>> read_array(buffer.getvalue(), like=np.zeros(2, np.float32))
-    array([1.5, 2.5], dtype=float32)
-    """
-    header = _header(like.dtype.str, like.shape)
-    if len(data) != len(header) + like.nbytes or not data.startswith(header):
-        raise WrongMessageError(
-            f"an array must be the {len(header) + like.nbytes} bytes of a .npy file of {like.dtype} and shape "
-            f"{like.shape}; got {len(data)} bytes with another content"
-        )
-    return np.frombuffer(data, like.dtype, offset=len(header)).reshape(like.shape)
-
-
-@lru_cache(maxsize=256)
-def _header(precision: str, shape: tuple[int, ...]) -> bytes:
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": precision, "fortran_order": False, "shape": shape})
-    return file.getvalue()
-
-
-def attempt(read: Callable[[], Result]) -> tuple[Result | None, str | None]:
-    """Return what a message holds, or why it cannot be read: a message may hold anything, and must not end the server.
-
-    >>> attempt(lambda: int("7")), attempt(lambda: int("seven"))[1]
-    ((7, None), "ValueError: invalid literal for int() with base 10: 'seven'")
-    """
-    try:
-        return read(), None
-    except WrongMessageError as error:
-        return None, bounded(str(error))
-    except Exception as error:  # whatever Flower's records, NumPy or Python raise on what a node has sent
-        return None, bounded(f"{type(error).__name__}: {error}")
-
-
-def bounded(reason: str) -> str:
-    """Return a reason that may hold what a node has sent, on one line of at most 200 characters."""
-    line = " ".join(reason[: _REASON * 4].split())
-    return line if len(line) <= _REASON else line[: _REASON - 3] + "..."
-
-
-def _records(values: Mapping[str, Any], arrays: Named | None = None, **more: Named | None) -> RecordDict:
-    records: dict[str, Any] = {_VALUES: ConfigRecord(dict(values))}
-    for key, named in {_ARRAYS: arrays, **more}.items():
-        if named is not None:
-            records[key] = ArrayRecord({name: Array(np.asarray(value, order="C")) for name, value in named.items()})
-    return RecordDict(records)
-
-
-def _arrays(records: RecordDict, key: str, like: Named) -> Named:
-    if key not in records.array_records:
-        raise WrongMessageError(f"a message must hold the arrays {key!r}; it has none")
-    sent = records.array_records[key]
-    if missing := sorted(like.keys() - sent.keys()):
-        raise WrongMessageError(f"{missing[0]!r} is missing")
-    if extra := sorted(sent.keys() - like.keys()):
-        raise WrongMessageError(f"{bounded(extra[0])!r} is not part of the model")
-    named = {}
-    for name, expected in like.items():
-        try:
-            named[name] = read_array(bytes(sent[name].data), expected)
-        except WrongMessageError as error:
-            raise WrongMessageError(f"{name!r}: {error}") from None
-    return named
-
-
-def _values(records: RecordDict) -> Mapping[str, Any]:
-    if _VALUES not in records.config_records:
-        raise WrongMessageError("a message must hold values; it has none")
-    return records.config_records[_VALUES]
-
-
-def _whole(values: Mapping[str, Any], name: str) -> int:
-    value = values.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise WrongMessageError(f"`{name}` must be an integer >= 0; got {short(value)}")
-    return value
-
-
-def _number(values: Mapping[str, Any], name: str) -> float:
-    value = values.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise WrongMessageError(f"`{name}` must be a number; got {short(value)}")
-    return float(value)

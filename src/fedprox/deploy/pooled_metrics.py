@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from fedprox.deploy.messages import Evaluation, bounded
+from fedprox.deploy.message_records import bounded
+from fedprox.deploy.messages import Evaluation
 from fedprox.measures.metrics import Metric
 
 __all__ = ["pool_metrics", "wrong_metrics"]

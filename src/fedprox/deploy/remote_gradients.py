@@ -14,7 +14,8 @@ import jax
 import numpy as np
 
 from fedprox.core.trees import Tree, flatten_names, overlay_names, scale
-from fedprox.deploy.messages import Gradient, attempt
+from fedprox.deploy.message_records import attempt
+from fedprox.deploy.messages import Gradient
 from fedprox.deploy.norm_limits import NormLimits
 from fedprox.deploy.reply_checks import wrong_arrays
 from fedprox.engines import Task

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedprox.deploy.messages import Named, WorkReport
+from fedprox.deploy.message_records import Named
+from fedprox.deploy.messages import WorkReport
 
 __all__ = ["Expected", "distance", "reason_to_refuse", "wrong_arrays"]
 

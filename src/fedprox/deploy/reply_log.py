@@ -19,7 +19,7 @@ from typing import Any
 
 from fedprox.core.errors import RunFolderError
 from fedprox.core.files import json_line, read_tensors, write_tensors
-from fedprox.deploy.messages import Named
+from fedprox.deploy.message_records import Named
 
 __all__ = ["ReplyLog"]
 

@@ -15,7 +15,8 @@ from flwr.app import MessageType, RecordDict
 from fedprox.core.errors import RunError
 from fedprox.deploy.device_data import sizes_only
 from fedprox.deploy.message_exchange import NodeAnswer, Post
-from fedprox.deploy.messages import Introduction, attempt
+from fedprox.deploy.message_records import attempt
+from fedprox.deploy.messages import Introduction
 from fedprox.population import Population
 
 __all__ = ["Roster"]

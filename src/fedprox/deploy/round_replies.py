@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedprox.deploy.message_exchange import NodeAnswer
-from fedprox.deploy.messages import Named, WorkReport, attempt
+from fedprox.deploy.message_records import Named, attempt
+from fedprox.deploy.messages import WorkReport
 from fedprox.deploy.reply_checks import Expected, reason_to_refuse
+from fedprox.engines import Task
 
 __all__ = ["Collected"]
 
@@ -35,6 +40,15 @@ class Collected:
             "loss": [one and one.loss for one in work],
             **({"lost_personal": lost} if any(lost := [bool(one and one.lost_personal) for one in work]) else {}),
         }
+
+    def replied(self, tasks: Sequence[Task | None]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return whose replies can be used, and whose work the deadline has ended, in the order of the round's list."""
+        work = [None if task is None else self.work.get(task.device) for task in tasks]
+        cut_off = [
+            one is not None and task is not None and one.stopped_by_time and one.steps < task.budget
+            for one, task in zip(work, tasks, strict=True)
+        ]
+        return np.array([one is not None for one in work], bool), np.array(cut_off, bool)
 
     def refuse(self, device: int, reason: str) -> None:
         """Leave out the reply of a device."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from fedprox.config import Config
 from fedprox.core.trees import Tree, flatten_names
-from fedprox.deploy.messages import Instruction, Named, PersonalVersion
+from fedprox.deploy.message_records import Named
+from fedprox.deploy.messages import Instruction, PersonalVersion
 from fedprox.deploy.remote_work import Question
 from fedprox.deploy.reply_checks import Expected
 from fedprox.deploy.work_times import WorkTimes
