@@ -175,6 +175,7 @@ def test_callbacks_are_called_and_may_end_the_run(tmp_path, monkeypatch):
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700  # what it tells of people's devices is private
 
 
+@pytest.mark.filterwarnings("ignore:with merge.rule = 'median' the server of scaffold")
 @pytest.mark.parametrize("method", [{"name": "fedprox", "mu": 0.5}, {"name": "scaffold"}])
 def test_the_median_takes_the_same_path_as_the_simulation(method, tmp_path, monkeypatch):
     config = Config.from_dict({**build_config(merge={"rule": "median"}).to_dict(), "method": method})

@@ -84,6 +84,7 @@ def on_ray(monkeypatch, settings, **more):
     return fedprox.train({**settings, "engine": {"name": "ray", "workers": 2}}, population=POPULATION, **more)
 
 
+@pytest.mark.filterwarnings("ignore:with merge.rule = 'median' the server of scaffold")
 @pytest.mark.parametrize("method", ["fedprox", "scaffold", "fednova"])
 def test_the_median_is_the_same_on_a_cluster(method, monkeypatch):
     settings = {**SETTINGS, "method": {"name": method}, "merge": {"rule": "median"}}

@@ -8,8 +8,19 @@ from scipy import optimize
 
 import fedprox
 from conftest import population_of
+from fedprox import methods
+from fedprox.config import Config
 from fedprox.core.errors import ConfigError
-from fedprox.methods.merging import centered_clipping, geometric_median, krum, mean, median, multi_krum, trimmed_mean
+from fedprox.methods.merging import (
+    build,
+    centered_clipping,
+    geometric_median,
+    krum,
+    mean,
+    median,
+    multi_krum,
+    trimmed_mean,
+)
 from fedprox.methods.merging.krum import krum_scores
 from fedprox.methods.merging.trimmed_mean import weighted_trimmed_mean
 
@@ -99,6 +110,28 @@ def test_one_attacker_of_six_does_not_carry_the_model_away(name, bad):
     assert np.abs(merged["w"]).max() <= max(np.abs(one["w"]).max() for one in some)
 
 
+@pytest.mark.parametrize(
+    ("method", "rule", "warning"),
+    [
+        ("scaffold", "median", "the server of scaffold no longer holds the sum of what its devices remember"),
+        ("fedadmm", "krum", "the server of fedadmm no longer holds the sum of what its devices remember"),
+        ("fednova", "multi_krum", "compares whole replies, and those of fednova have numbers beside parameters"),
+        ("fedexprox", "centered_clipping", "compares whole replies, and those of fedexprox have numbers"),
+    ],
+)
+def test_a_rule_that_changes_the_method_is_warned_of(method, rule, warning):
+    config = Config.from_dict({**SETTINGS, "method": {"name": method}, "merge": {"rule": rule}})
+    with pytest.warns(UserWarning, match=warning):
+        build(config.merge, methods.build(config.method, 0), config.privacy, per_round=5)
+
+
+@pytest.mark.parametrize(("method", "rule"), [("fedprox", "krum"), ("fednova", "median"), ("scaffold", "mean")])
+def test_a_rule_that_suits_the_method_is_not_warned_of(method, rule):
+    config = Config.from_dict({**SETTINGS, "method": {"name": method}, "merge": {"rule": rule}})
+    build(config.merge, methods.build(config.method, 0), config.privacy, per_round=5)
+
+
+@pytest.mark.filterwarnings("ignore:with merge.rule", "ignore:merge.rule = ")
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("method", ["fedprox", "scaffold", "fednova", "fedexprox"])
 def test_every_rule_trains_with_sums_and_partial_work(name, method):

@@ -48,6 +48,7 @@ class Agnostic(Method):
 
     name: str = field(default="agnostic", init=False)
     proximal: bool = field(default=True, init=False)
+    sends_numbers: bool = field(default=True, init=False)
     mixture_step: NotNegative = 0.1
 
     def __post_init__(self) -> None:

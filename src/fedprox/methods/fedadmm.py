@@ -54,6 +54,7 @@ class FedAdmm(Method):
 
     name: str = field(default="fedadmm", init=False)
     proximal: bool = field(default=True, init=False)
+    adds_up_memory: bool = field(default=True, init=False)
     mu: PositiveMu = 1.0
     convexity: Positive = 0.01
     balance: Factor = 5.0

@@ -41,6 +41,7 @@ class FedDyn(Method):
     """
 
     name: str = field(default="feddyn", init=False)
+    adds_up_memory: bool = field(default=True, init=False)
     alpha: Positive = 0.1
 
     def __post_init__(self) -> None:

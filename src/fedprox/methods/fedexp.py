@@ -29,6 +29,7 @@ class FedExP(Extrapolated):
 
     name: str = field(default="fedexp", init=False)
     keeps_partial_work: bool = field(default=False, init=False)
+    sends_numbers: bool = field(default=True, init=False)
     epsilon: NotNegative = 1e-3
 
     def step(self, moved2: float, norm2: float) -> float:

@@ -30,6 +30,7 @@ class FedExProx(Extrapolated):
 
     name: str = field(default="fedexprox", init=False)
     proximal: bool = field(default=True, init=False)
+    sends_numbers: bool = field(default=True, init=False)
 
     def step(self, moved2: float, norm2: float) -> float:
         """Return the step by how much the updates agree."""

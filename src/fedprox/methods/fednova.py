@@ -38,6 +38,7 @@ class FedNova(Method):
 
     name: str = field(default="fednova", init=False)
     proximal: bool = field(default=True, init=False)
+    sends_numbers: bool = field(default=True, init=False)
 
     def check(self, solver: Solver) -> None:
         """Refuse solvers outside the SGD family."""

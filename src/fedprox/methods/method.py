@@ -58,6 +58,8 @@ class Method(DeclaredFields):
       own_models: whether devices are measured with models of their own (`device_model`) in place of w^t.
       personal_models: whether devices have a second model (`personal_model`), measured beside the first.
       wants_all_devices: whether its theory needs all devices in every round; with fewer there is a warning.
+      adds_up_memory: whether the server adds up the changes of what devices remember, so that it holds their sum.
+      sends_numbers: whether replies have single numbers beside parameters.
     """
 
     not_keys: ClassVar[frozenset[str]] = frozenset()
@@ -73,6 +75,8 @@ class Method(DeclaredFields):
     own_models: bool = False
     personal_models: bool = False
     wants_all_devices: bool = False
+    adds_up_memory: bool = False
+    sends_numbers: bool = False
 
     @property
     def second_draw(self) -> bool:

@@ -50,6 +50,7 @@ class Scaffold(Method):
     """
 
     name: str = field(default="scaffold", init=False)
+    adds_up_memory: bool = field(default=True, init=False)
     damping: Damping = 1.0
 
     def __post_init__(self) -> None:

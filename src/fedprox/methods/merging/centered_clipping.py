@@ -32,7 +32,9 @@ def centered_clipping(radius: NotNegative = 0.0, iterations: Count = 3) -> Merge
     >>> rule.merge_around(np.float32(0), [np.float32(0.5), np.float32(100)], np.array([0.5, 0.5]))
     np.float32(0.75)
     """
-    return _CenteredClipping("centered_clipping", needs_every_reply=True, radius=radius, iterations=iterations)
+    return _CenteredClipping(
+        "centered_clipping", needs_every_reply=True, compares_replies=True, radius=radius, iterations=iterations
+    )
 
 
 @dataclass(frozen=True)

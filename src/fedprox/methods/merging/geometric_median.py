@@ -31,7 +31,9 @@ def geometric_median(iterations: Count = 32, smoothing: Positive = 1e-6) -> Merg
     >>> float(geometric_median().merge([np.float32(x) for x in (1, 2, 1e6)], np.array([0.3, 0.4, 0.3])))
     2.0
     """
-    return _GeometricMedian("geometric_median", needs_every_reply=True, iterations=iterations, smoothing=smoothing)
+    return _GeometricMedian(
+        "geometric_median", needs_every_reply=True, compares_replies=True, iterations=iterations, smoothing=smoothing
+    )
 
 
 @dataclass(frozen=True)

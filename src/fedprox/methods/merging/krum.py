@@ -32,7 +32,7 @@ def krum(byzantine: CountOrZero = 1) -> MergeRule:
     >>> krum().merge([np.float32(x) for x in (1, 1.5, 2, 3, 1e6)], np.full(5, 0.2))
     np.float32(1.5)
     """
-    return _Krum("krum", needs_every_reply=True, byzantine=byzantine)
+    return _Krum("krum", needs_every_reply=True, compares_replies=True, byzantine=byzantine)
 
 
 def multi_krum(byzantine: CountOrZero = 1) -> MergeRule:
@@ -41,7 +41,7 @@ def multi_krum(byzantine: CountOrZero = 1) -> MergeRule:
     >>> multi_krum().merge([np.float32(x) for x in (1, 1.5, 2, 3, 1e6)], np.full(5, 0.2))
     np.float32(1.875)
     """
-    return _MultiKrum("multi_krum", needs_every_reply=True, byzantine=byzantine)
+    return _MultiKrum("multi_krum", needs_every_reply=True, compares_replies=True, byzantine=byzantine)
 
 
 @dataclass(frozen=True)

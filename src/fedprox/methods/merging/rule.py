@@ -12,6 +12,7 @@ which for the mean is the sum itself.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -38,12 +39,14 @@ class MergeRule(DeclaredFields):
     Attributes:
       name: what it is called in configs and records.
       needs_every_reply: whether the rule sees all replies at once; the mean is a sum and keeps none of them.
+      compares_replies: whether the rule measures distances between whole replies, or their lengths.
     """
 
-    not_keys: ClassVar[frozenset[str]] = frozenset({"name", "needs_every_reply"})
+    not_keys: ClassVar[frozenset[str]] = frozenset({"name", "needs_every_reply", "compares_replies"})
 
     name: str = "mean"
     needs_every_reply: bool = False
+    compares_replies: bool = False
 
     def merge(self, replies: Sequence[Tree], weights: NDArray[np.float64]) -> Tree:
         """Return one tree for the replies, of which there is at least one; the weights are > 0 and sum to 1.
@@ -100,7 +103,7 @@ def _zero(replies: Sequence[Tree]) -> Tree:
 
 
 def check_merging(rule: MergeRule, method: Method, privacy: PrivacyConfig) -> None:
-    """Refuse a rule that the method or the promise of privacy does not allow."""
+    """Refuse a rule that the method or the promise of privacy does not allow; warn where it changes the method."""
     if privacy.clip > 0 and (rule.needs_every_reply or method.needs_every_reply):
         got = f"merge.rule = {rule.name!r}" if rule.needs_every_reply else f"method.name = {method.name!r}"
         raise ConfigError(
@@ -111,4 +114,16 @@ def check_merging(rule: MergeRule, method: Method, privacy: PrivacyConfig) -> No
         raise ConfigError(
             f"`merge.rule` must be 'mean' with method.name = {method.name!r}, which merges the replies itself; "
             f"got {rule.name!r}"
+        )
+    if rule.needs_every_reply and method.adds_up_memory:
+        warnings.warn(
+            f"with merge.rule = {rule.name!r} the server of {method.name} no longer holds the sum of what its devices "
+            "remember, which its theory needs",
+            stacklevel=4,
+        )
+    if rule.compares_replies and method.sends_numbers:
+        warnings.warn(
+            f"merge.rule = {rule.name!r} compares whole replies, and those of {method.name} have numbers beside "
+            "parameters, which may outweigh them",
+            stacklevel=4,
         )
