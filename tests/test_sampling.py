@@ -20,6 +20,16 @@ def test_drawing_without_replacement_gives_different_numbers_in_range(total, dat
     assert all(0 <= number < total for number in drawn.tolist())
 
 
+@pytest.mark.parametrize(("total", "count"), [(200, 200), (250, 201), (2000, 1000), (10**12, 300)])
+def test_many_draws_without_replacement_are_those_of_one_after_another(total, count):
+    words = np.random.default_rng(count).integers(0, 2**64, count, dtype=np.uint64)
+    chosen: list[int] = []
+    for last, word in zip(range(total - count, total), words.tolist(), strict=True):
+        candidate = word % (last + 1)
+        chosen.append(last if candidate in chosen else candidate)
+    assert draw_without_replacement(total, words).tolist() == chosen
+
+
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 20), st.integers(0, 1000))
 def test_proportional_draws_add_up_and_list_each_device_once(sizes, per_round, seed):
     cohort = draw_cohort("proportional", per_round, offsets_of(sizes), seed=seed, round=1)

@@ -9,17 +9,21 @@ import pytest
 
 import fedprox
 from fedprox.config import Config
+from fedprox.core.compilation import compiled
+from fedprox.core.compiled_philox import halves, upper_halves
 from fedprox.core.lines import scale_lines, stack_lines, subtree_sums, take_lines
 from fedprox.core.randomness import Purpose, words, words_of_devices
 from fedprox.core.trees import TreeSum, scale, squared_norm
 from fedprox.engines import Blueprint, Broadcast, Task, TaskList, small_devices
 from fedprox.engines.groups import Group, find_groups
 from fedprox.engines.ray.actor import DeviceActor
-from fedprox.engines.small_devices import GroupReply, SmallDevices
+from fedprox.engines.small_devices import GroupReply, GroupSums, SmallDevices
 from fedprox.methods.merging import ReplySums, RoundSum
-from fedprox.participation.budget import minibatches, split_batches
-from fedprox.participation.group_orders import draw_group_orders, rows_needed
+from fedprox.participation import compiled_orders
+from fedprox.participation.budget import minibatches
+from fedprox.participation.compiled_orders import draw_orders, empty_orders
 from fedprox.population import Population
+from fedprox.solvers.device_groups import group_places, order_key
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +41,18 @@ def population():
 def groups(monkeypatch):
     """How many devices each group had; few are enough for one, as there are few in these tests."""
     monkeypatch.setattr("fedprox.engines.groups._FEWEST", 4)
-    counts, solve = [], SmallDevices.solve
+    counts, solve, add_up = [], SmallDevices.solve, GroupSums.of
 
     def counted(self, tasks, *rest):
         counts.append(len(tasks))
         return solve(self, tasks, *rest)
 
+    def counted_in_sums(self, begin, count):
+        counts.append(int((self.data.places[begin : begin + count, 2] > 0).sum()))
+        return add_up(self, begin, count)
+
     monkeypatch.setattr(SmallDevices, "solve", counted)
+    monkeypatch.setattr(GroupSums, "of", counted_in_sums)
     return counts
 
 
@@ -202,18 +211,38 @@ def test_words_of_many_devices_are_those_of_each():
         np.testing.assert_array_equal(drawn[begin : begin + count], expected)
 
 
-def test_orders_of_many_devices_are_those_of_each():
+def test_words_within_a_program_are_those_of_the_generator():
+    seed, round, device = 2**64 - 3, 2**33 + 5, 2**40 + 7
+    key, counter = order_key(seed), halves(np.array([round, device], np.uint64))
+    found = jax.jit(upper_halves, static_argnums=3)(key, counter, np.int32(3), 4)
+    expected = words(24, seed, Purpose.ORDER, round, device)[8:] >> np.uint64(32)
+    np.testing.assert_array_equal(found, expected.astype(np.uint32))
+
+
+def test_orders_within_a_program_are_those_of_each_device():
     random = np.random.default_rng(1)
     samples, steps = random.integers(1, 50, 60), random.integers(1, 30, 60)
-    devices = random.permutation(1000)[:60]
-    needed = rows_needed(samples, 7, steps)
-    found = draw_group_orders(samples, 7, steps, seed=9, round=4, devices=devices, capacity=int(needed.sum()) + 3)
+    samples[:3], steps[:3] = (512, 16, 17), (80, 3, 6)
+    devices, batch_size = random.permutation(1000)[:60], 7
+    places = group_places(np.zeros(60), samples, steps, 0, 4, devices, 60)
+
+    @compiled
+    def draw(orders, place):
+        return draw_orders(orders, order_key(9), place[4:].astype(np.uint32), place[1], place[2], batch_size)
+
+    orders = empty_orders(148, batch_size)
     for k, device in enumerate(devices.tolist()):
-        own = {"seed": 9, "round": 4, "device": device, "piece": 256}
-        pieces = minibatches(int(samples[k]), 7, int(steps[k]), **own)
-        expected = [batch for piece in pieces for batch in split_batches(piece, samples[k])]
-        for step, batch in enumerate(expected):
-            np.testing.assert_array_equal(found.rows[found.begins[k] + step][: len(batch)], batch)
+        orders = draw(orders, places[k])  # into the memory of the device before
+        pieces = minibatches(int(samples[k]), batch_size, int(steps[k]), seed=9, round=4, device=device, piece=256)
+        (piece,) = pieces
+        np.testing.assert_array_equal(orders.rows.reshape(-1, batch_size)[: steps[k]], piece.rows[: steps[k]])
+
+
+def test_equal_words_keep_the_order_of_their_samples(monkeypatch):
+    drawn = np.array([7, 3, 7, 3, 2**32 - 1, 0, 2**32 - 1, 3], np.uint32)
+    monkeypatch.setattr(compiled_orders, "upper_halves", lambda *_: np.resize(drawn, 32))
+    orders = draw_orders(empty_orders(3, 3), order_key(0), order_key(0), np.int32(8), np.int32(3), 3)
+    assert orders.rows.tolist() == [5, 1, 3, 7, 0, 2, 4, 6, 0]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 16, 23])

@@ -15,17 +15,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["WORDS", "philox_blocks"]
+__all__ = ["HALF", "KEY_STEPS", "LOW", "LOWER", "MULTIPLIERS", "ROUNDS", "UPPER", "WORDS", "philox_blocks"]
 
 Words = NDArray[np.uint64]
 
 WORDS = 4  # of a block
-_ROUNDS = 10
+ROUNDS = 10
 _AT_ONCE = 2048  # blocks, whose arrays stay in the cache
-_MULTIPLIERS = np.array([[0xD2E7470EE14C6C93], [0xCA5A826395121157]], np.uint64)
-_KEY_STEPS = np.array([[0x9E3779B97F4A7C15], [0xBB67AE8584CAA73B]], np.uint64)
-_HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
-_UPPER, _LOWER = _MULTIPLIERS >> _HALF, _MULTIPLIERS & _LOW
+MULTIPLIERS = np.array([[0xD2E7470EE14C6C93], [0xCA5A826395121157]], np.uint64)
+KEY_STEPS = np.array([[0x9E3779B97F4A7C15], [0xBB67AE8584CAA73B]], np.uint64)
+HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
+UPPER, LOWER = MULTIPLIERS >> HALF, MULTIPLIERS & LOW
 
 
 def philox_blocks(
@@ -53,23 +53,23 @@ def philox_blocks(
 def _mix(even: Words, odd: Words, key: Words) -> None:
     """Take all rounds, in place."""
     low, high, middle, rest = (np.empty_like(even) for _ in range(4))
-    for number in range(_ROUNDS):
+    for number in range(ROUNDS):
         # even times a constant, half by half: (2^32 eh + el) (2^32 mh + ml)
-        np.bitwise_and(even, _LOW, out=low)
-        np.right_shift(even, _HALF, out=high)
-        np.multiply(low, _LOWER, out=middle)
-        np.right_shift(middle, _HALF, out=middle)
-        np.multiply(high, _LOWER, out=rest)
+        np.bitwise_and(even, LOW, out=low)
+        np.right_shift(even, HALF, out=high)
+        np.multiply(low, LOWER, out=middle)
+        np.right_shift(middle, HALF, out=middle)
+        np.multiply(high, LOWER, out=rest)
         np.add(middle, rest, out=middle)  # eh ml, and what el ml carries
-        np.multiply(low, _UPPER, out=low)
-        np.bitwise_and(middle, _LOW, out=rest)
+        np.multiply(low, UPPER, out=low)
+        np.bitwise_and(middle, LOW, out=rest)
         np.add(low, rest, out=low)
-        np.right_shift(low, _HALF, out=low)
-        np.right_shift(middle, _HALF, out=middle)
-        np.multiply(high, _UPPER, out=high)
+        np.right_shift(low, HALF, out=low)
+        np.right_shift(middle, HALF, out=middle)
+        np.multiply(high, UPPER, out=high)
         np.add(high, middle, out=high)
         np.add(high, low, out=high)  # the upper half of the product
-        np.multiply(even, _MULTIPLIERS, out=low)  # the lower half
+        np.multiply(even, MULTIPLIERS, out=low)  # the lower half
         np.bitwise_xor(high[::-1], odd, out=even)
-        np.bitwise_xor(even, key + _KEY_STEPS * np.uint64(number), out=even)
+        np.bitwise_xor(even, key + KEY_STEPS * np.uint64(number), out=even)
         odd[:] = low[::-1]

@@ -42,8 +42,16 @@ class Group:
 
     def put(self, column: list[Any], values: Sequence[Any]) -> None:
         """Put the devices' values, if there are any, where they belong in a column over the round's list."""
+        if len(values) == len(self.adds):  # all devices of the piece
+            column[self.begin : self.begin + len(values)] = values
+            return
         for position, value in zip(self.positions.tolist(), values, strict=True) if values else ():
             column[position] = value
+
+    @property
+    def level(self) -> int:
+        """The level of the subtree that the piece is."""
+        return (len(self.adds) - 1).bit_length()
 
     def sums(self, given: GroupReply, most: int) -> tuple[list[Subtree], list[Subtree]]:
         """Return what the replies add to the two sums of the round; no piece has more than `most` positions."""
@@ -55,7 +63,7 @@ class Group:
         count = len(self.adds)
         if not self.adds.all():
             return list(subtree_sums(self._placed(lines, count), self.adds))
-        return [Subtree((count - 1).bit_length(), 0, sum_lines(self._placed(lines, most)))]
+        return [Subtree(self.level, 0, sum_lines(self._placed(lines, most)))]
 
     def _placed(self, lines: Tree, count: int) -> Tree:
         """Return `count` lines for the positions of the piece, zero for devices that are not in the group.

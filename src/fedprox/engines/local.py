@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from fedprox.core.lines import Subtree
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, quiet, scale
 from fedprox.engines.device_side import DeviceSide, Task
@@ -51,12 +52,15 @@ class LocalEngine(Engine):
         """Compile what a round needs."""
         self._device.warm_up(params)
         if self._small.usable:
-            group = Group.of_one()
-            group.sums(self._small.first_reply(group.tasks, params), self._small.lines)
+            group, broadcast = Group.of_one(), self._small.first_broadcast(params)
+            if (adding := self._small.add_up(group.tasks, broadcast)) is not None:
+                adding.of(0, 1)
+            else:
+                group.sums(self._small.solve(group.tasks, broadcast), self._small.lines)
 
     def solve(self, request: RoundRequest) -> RoundOutcome:
         """Have every task's device work on its subproblem."""
-        tasks, broadcast = request.tasks, request.broadcast
+        tasks, broadcast = TaskList.of(request.tasks), request.broadcast
         shared = self._device.shared(broadcast)
         sums = ReplySums(len(tasks))
         given = RoundOutcome.empty(request)
@@ -80,6 +84,12 @@ class LocalEngine(Engine):
 
         @quiet
         def solve_group(group: Group) -> None:
+            if group_sums is not None and group.adds.all() and self._small.fits_one_call(group.tasks):
+                group.put(given.steps, group.tasks.budgets.tolist())
+                total = Subtree(group.level, 0, group_sums.of(group.begin, len(group.adds)))
+                with adding:
+                    sums.add_subtrees(group.begin, [total], [Subtree(0, 0, ())], group.adds)
+                return
             answer = self._small.solve(group.tasks, broadcast)
             with self._small.turn:
                 group.put(given.steps, answer.steps)
@@ -92,7 +102,8 @@ class LocalEngine(Engine):
             with adding:
                 sums.add_subtrees(group.begin, averaged, summed, group.adds)
 
-        groups, alone = self._divide(request)
+        groups, alone = self._divide(tasks, request.gammas)
+        group_sums = self._small.add_up(tasks, broadcast) if groups and given.replies is None else None
         jobs: list[Callable[[], None]] = [partial(solve_group, group) for group in groups]
         jobs += [partial(solve, position, task) for position, task in alone]
         costs = [int(group.tasks.budgets.sum()) for group in groups] + [task.budget for _, task in alone]
@@ -143,12 +154,11 @@ class LocalEngine(Engine):
         self._each(tasks, add, _budget)
         return total.result()
 
-    def _divide(self, request: RoundRequest) -> tuple[list[Group], list[tuple[int, Task]]]:
+    def _divide(self, tasks: TaskList, gammas: bool) -> tuple[list[Group], list[tuple[int, Task]]]:
         """Return the groups of small devices of a round, and the other devices with their positions."""
-        tasks = TaskList.of(request.tasks)
         level = group_level(len(tasks), self.workers, self._small.lines) if self._small.usable else 0
         groups: list[Group] = []
-        if level and not request.gammas:  # a gamma is measured device by device
+        if level and not gammas:  # a gamma is measured device by device
             groups = find_groups(tasks, self._small.takes(tasks), level)
         alone = tasks.asked.copy()
         for group in groups:

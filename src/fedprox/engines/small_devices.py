@@ -1,9 +1,10 @@
 """The devices' side of a round for many small devices at once, which were given one model or several versions of it.
 
-Their mini-batches are drawn together, one call of a compiled program takes the steps of all, and the method's hooks,
-which must be elementwise, are asked once. Every number is the one that `DeviceSide.solve` gives device by device. What
-does not fit this form is solved there: a device with many steps, a method with a `work` of its own, a solver that is
-not a plain loop over mini-batches, a target for gamma, privacy.
+One call of a compiled program draws the mini-batches of all and takes their steps. Where devices send their model and
+nothing else the program adds them up, too; otherwise the method's hooks, which must be elementwise, are asked once.
+Every number is the one that `DeviceSide.solve` gives device by device. What does not fit this form is solved there: a
+device with many steps or samples, a method with a `work` of its own, a solver that is not a plain loop over
+mini-batches, a target for gamma, privacy.
 """
 
 from __future__ import annotations
@@ -26,15 +27,24 @@ from fedprox.methods.device_view import Solution
 from fedprox.methods.hook_marks import is_elementwise, is_standard
 from fedprox.methods.solver_choice import SharedSolver
 from fedprox.models import Model
-from fedprox.participation.group_orders import draw_group_orders, rows_needed
-from fedprox.solvers.device_groups import group_program, solves_groups
+from fedprox.participation.budget import steps_begun
+from fedprox.population.loaded_samples import to_backend
+from fedprox.solvers.device_groups import (
+    GroupData,
+    group_places,
+    group_program,
+    group_sum_program,
+    order_key,
+    solves_groups,
+)
 from fedprox.solvers.subproblem import Subproblem
 
-__all__ = ["GroupReply", "SmallDevices"]
+__all__ = ["GroupReply", "GroupSums", "SmallDevices"]
 
 _MOST_STEPS = 256  # of a device: after that its steps take longer than a call
+_MOST_SAMPLES = 512  # of a device: to rank more would take long
 _MOST_LINES, _NUMBERS = 256, 1 << 20  # devices and parameters that come out of one call
-_ORDERS = 1 << 14  # samples in the mini-batches of one call
+_AT_ONCE = 1 << 17  # samples in the mini-batches of one call, during which no signal is heard
 
 
 class GroupReply(NamedTuple):
@@ -54,6 +64,23 @@ class GroupReply(NamedTuple):
         return list(map(Received, *columns))
 
 
+class GroupSums(NamedTuple):
+    """Adds up what small devices of a round reply, for pieces of its list."""
+
+    program: Callable[..., Any]
+    problem: Subproblem
+    rates: jax.Array
+    data: GroupData  # with places for all devices of the round
+    weights: NDArray[np.float32]
+    lines: int  # of one call
+
+    def of(self, begin: int, count: int) -> Tree:
+        """Return the sum over `count` positions from `begin` on, along the tree; those not asked add zero."""
+        own = slice(begin, begin + self.lines)
+        data = self.data._replace(places=self.data.places[own], devices=np.int32(count))
+        return to_numpy(self.program(self.problem, self.rates, data, self.weights[own]))
+
+
 class SmallDevices:
     """Solves for groups of small devices, where the run allows it (`usable`).
 
@@ -69,7 +96,7 @@ class SmallDevices:
         self.turn = Lock()
         self.usable = _is_usable(device)
         self.lines = _most_lines(device.model) if self.usable else 0
-        self._capacity = max(_MOST_STEPS, _ORDERS // max(device.batch_size, 1))
+        self._key = to_backend(order_key(device.seed))
 
     @property
     def _solver(self) -> Any:
@@ -80,13 +107,43 @@ class SmallDevices:
         """Return which devices are small, of those that are asked."""
         side = self._device
         samples = side.samples.offsets[tasks.devices + 1] - side.samples.offsets[tasks.devices]
-        small: NDArray[np.bool_] = rows_needed(samples, side.batch_size, tasks.budgets) <= _MOST_STEPS
+        begun = steps_begun(samples, side.batch_size, tasks.budgets)
+        small: NDArray[np.bool_] = (begun <= _MOST_STEPS) & (samples <= _MOST_SAMPLES)
         return tasks.asked & small
 
-    def first_reply(self, tasks: TaskList, params: Tree) -> GroupReply:
-        """Return what devices reply at the start of a run, which compiles what a round needs."""
+    def first_broadcast(self, params: Tree) -> Broadcast:
+        """Return what devices are sent at the start of a run, to compile what a round needs."""
         method = self._device.method
-        return self.solve(tasks, Broadcast(1, params, method.send(method.start(params), None), 0.0))
+        return Broadcast(1, params, method.send(method.start(params), None), 0.0)
+
+    def add_up(self, tasks: TaskList, broadcast: Broadcast) -> GroupSums | None:
+        """Return what adds up the devices' replies in groups; None where each reply must be seen.
+
+        Devices send their model, which is in single precision as the program's sums are, and remember nothing.
+        """
+        method, params = self._device.method, broadcast.params
+        if not is_standard(method.reply) or broadcast.wants_drift or method.start_device(params) is not None:
+            return None
+        if method.linear(broadcast.sent, None, None) is not None:
+            return None
+        if any(leaf.dtype != np.float32 for leaf in jax.tree.leaves(params)):
+            return None
+        side, lines = self._device, self.lines
+        begins = side.samples.offsets[tasks.devices]
+        samples = side.samples.offsets[tasks.devices + 1] - begins
+        steps = np.where(tasks.asked, tasks.budgets, 0)
+        places = group_places(begins, samples, steps, 0, broadcast.round, tasks.devices, len(tasks) + lines)
+        weights = np.zeros(len(places), np.float32)
+        weights[: len(tasks)] = tasks.weights
+        data = GroupData(side.loaded.x, side.loaded.y, self._key, places, np.int32(0))
+        return GroupSums(self._program(group_sum_program), *to_backend(self._common([broadcast])), data, weights, lines)
+
+    def fits_one_call(self, tasks: TaskList) -> bool:
+        """Return whether the devices' steps take no longer than one call may."""
+        return len(tasks) <= self.lines and int(tasks.budgets.sum()) * self._device.batch_size <= _AT_ONCE
+
+    def _program(self, program_of: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
+        return program_of(self._device.model, self._solver, self._device.batch_size, _MOST_STEPS)
 
     def can_mix(self, broadcasts: Sequence[Broadcast]) -> bool:
         """Return whether devices that were given different models can be solved for together.
@@ -113,7 +170,7 @@ class SmallDevices:
             states = self._remembered(tasks, broadcasts[0].params)
             linear = method.linear(broadcasts[0].sent, states, None)
             calls = list(self._calls(tasks, versions, broadcasts, linear))
-        program = group_program(self._device.model, self._solver, self._device.batch_size)
+        program = self._program(group_program)
         solutions = [(program(*arguments), each) for arguments, each in calls]
         with self.turn:
             parts = [take_lines(to_numpy(lines), slice(0, each)) for lines, each in solutions]
@@ -144,32 +201,28 @@ class SmallDevices:
         side, devices, steps = self._device, tasks.devices, tasks.budgets
         begins = side.samples.offsets[devices]
         samples = side.samples.offsets[devices + 1] - begins
-        rounds = np.array([each.round for each in broadcasts], np.int64)
-        for part in self._parts(rows_needed(samples, side.batch_size, steps)):
+        rounds = np.array([each.round for each in broadcasts], np.int64)[versions]
+        for part in self._parts(steps_begun(samples, side.batch_size, steps)):
             used, own_version = np.unique(versions[part], return_inverse=True)
-            orders = draw_group_orders(
-                samples[part],
-                side.batch_size,
-                steps[part],
-                seed=side.seed,
-                round=int(rounds[used[0]]) if len(used) == 1 else rounds[versions[part]],
-                devices=devices[part],
-                capacity=self._capacity,
+            columns = (begins[part], samples[part], steps[part], own_version, rounds[part], devices[part])
+            count = len(own_version)
+            data = GroupData(
+                side.loaded.x, side.loaded.y, self._key, group_places(*columns, self.lines), np.int32(count)
             )
-            count = len(orders.begins)
-            places = np.zeros((self.lines, 5), np.int32)
-            places[:count] = np.stack([begins[part], samples[part], steps[part], orders.begins, own_version], axis=1)
             own = None if linear is None else pad_lines(take_lines(linear, part), self.lines)
             problem, rates = self._common([broadcasts[each] for each in used.tolist()])
-            data = (side.loaded.x, side.loaded.y, places, np.int32(count), orders.rows)
-            yield (problem._replace(linear=own), rates, *data), count
+            yield (problem._replace(linear=own), rates, data), count
 
     def _common(self, broadcasts: Sequence[Broadcast]) -> tuple[Subproblem, NDArray[np.float32]]:
         """Return the subproblems without a linear term and the learning rates, with a line for each broadcast.
 
         There is one line, or as many as there are devices in a call, so that two programs are compiled and no more.
         """
-        lines = 1 if len(broadcasts) == 1 else self.lines
+        if len(broadcasts) == 1:
+            only = broadcasts[0]
+            anchor = jax.tree.map(lambda leaf: leaf[None], only.params)
+            return Subproblem(anchor, np.float32([only.mu])), np.float32([self._device.rate(only.round)])
+        lines = self.lines
         mus, rates = np.zeros(lines, np.float32), np.zeros(lines, np.float32)
         mus[: len(broadcasts)] = [each.mu for each in broadcasts]
         rates[: len(broadcasts)] = [self._device.rate(each.round) for each in broadcasts]
@@ -178,9 +231,9 @@ class SmallDevices:
 
     def _parts(self, needed: NDArray[np.int64]) -> Iterator[slice]:
         """Divide devices that need given numbers of mini-batches into parts for one call each."""
-        begin, rows = 0, 0
+        begin, rows, most = 0, 0, _AT_ONCE // self._device.batch_size
         for end, each in enumerate(needed.tolist()):
-            if rows + each > self._capacity or end - begin == self.lines:
+            if (rows + each > most and rows) or end - begin == self.lines:
                 yield slice(begin, end)
                 begin, rows = end, 0
             rows += each

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.randomness import Purpose, stream
 
-__all__ = ["Piece", "minibatches", "split_batches", "steps_per_epoch"]
+__all__ = ["Piece", "minibatches", "split_batches", "steps_begun", "steps_per_epoch"]
 
 
 def steps_per_epoch(samples: NDArray[np.int64] | int, batch_size: int) -> NDArray[np.int64] | int:
@@ -32,6 +32,16 @@ def steps_per_epoch(samples: NDArray[np.int64] | int, batch_size: int) -> NDArra
     if batch_size == 0:
         return samples * 0 + 1
     return -(-samples // batch_size)
+
+
+def steps_begun(samples: NDArray[np.int64], batch_size: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the steps of all epochs that each of some devices begins with its budget.
+
+    >>> steps_begun(np.array([25, 25]), 10, np.array([2, 4]))
+    array([3, 6])
+    """
+    per_epoch = np.asarray(steps_per_epoch(samples, batch_size))
+    return -(-steps // per_epoch) * per_epoch
 
 
 class Piece(NamedTuple):

@@ -185,13 +185,32 @@ def listed(drawn: NDArray[np.int64], offsets: NDArray[np.int64]) -> Cohort:
 
 
 def draw_without_replacement(total: int, random: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return len(random) different numbers below `total`, every subset equally likely (Floyd's algorithm)."""
+    """Return len(random) different numbers below `total`, every subset equally likely (Floyd's algorithm).
+
+    Draw t is a candidate c_t up to l_t = total - count + t, and l_t itself where c_t has been chosen before.
+    """
     count = len(random)
-    chosen: dict[int, None] = {}
-    for last, word in zip(range(total - count, total), random.tolist(), strict=True):
-        candidate = word % (last + 1)
-        chosen[last if candidate in chosen else candidate] = None
-    return np.fromiter(chosen, np.int64, count)
+    if count < _MANY or total.bit_length() + count.bit_length() > 63:
+        chosen: dict[int, None] = {}
+        for own, word in zip(range(total - count, total), random.tolist(), strict=True):
+            drawn = word % (own + 1)
+            chosen[own if drawn in chosen else drawn] = None
+        return np.fromiter(chosen, np.int64, count)
+    last = np.arange(total - count, total)
+    candidate = (random % (last + 1).astype(np.uint64)).astype(np.int64)
+    # c_t has been chosen if an earlier candidate is the same, or if it is an l_s that took the place of c_s, s < t
+    packed = np.sort(candidate << count.bit_length() | np.arange(count))
+    same = np.flatnonzero(np.diff(packed >> count.bit_length()) == 0) + 1
+    taken = np.zeros(count, bool)
+    taken[packed[same] & ((1 << count.bit_length()) - 1)] = True
+    later = np.flatnonzero((candidate >= last[0]) & (candidate < last))
+    earlier = candidate[later] - last[0]
+    while (new := taken[earlier] & ~taken[later]).any():
+        taken[later[new]] = True
+    return np.where(taken, last, candidate)
+
+
+_MANY = 200  # draws from which on array operations are faster
 
 
 def merge_weights(
