@@ -136,7 +136,8 @@ class SmallDevices:
         weights = np.zeros(len(places), np.float32)
         weights[: len(tasks)] = tasks.weights
         data = GroupData(side.loaded.x, side.loaded.y, self._key, places, np.int32(0))
-        return GroupSums(self._program(group_sum_program), *to_backend(self._common([broadcast])), data, weights, lines)
+        problem, rates = to_backend(self._common([broadcast]))
+        return GroupSums(self._program(group_sum_program), problem, rates, data, weights, lines)
 
     def fits_one_call(self, tasks: TaskList) -> bool:
         """Return whether the devices' steps take no longer than one call may."""
@@ -221,7 +222,8 @@ class SmallDevices:
         if len(broadcasts) == 1:
             only = broadcasts[0]
             anchor = jax.tree.map(lambda leaf: leaf[None], only.params)
-            return Subproblem(anchor, np.float32([only.mu])), np.float32([self._device.rate(only.round)])
+            rate = self._device.rate(only.round)
+            return Subproblem(anchor, np.full(1, only.mu, np.float32)), np.full(1, rate, np.float32)
         lines = self.lines
         mus, rates = np.zeros(lines, np.float32), np.zeros(lines, np.float32)
         mus[: len(broadcasts)] = [each.mu for each in broadcasts]

@@ -81,10 +81,12 @@ class TaskList(Sequence[Task | None]):
     def tasks(self, chosen: NDArray[np.bool_]) -> list[tuple[int, Task]]:
         """Return the chosen ones with their positions."""
         positions = np.flatnonzero(chosen)
-        columns = (positions, self.devices[positions], self.budgets[positions])
-        shares = (self.weights[positions], self.masses[positions])
-        rows = zip(*(column.tolist() for column in (*columns, *shares)), strict=True)
-        return [(position, Task(*row, self.states.get(row[0]))) for position, *row in rows]
+        columns = (self.devices, self.budgets, self.weights, self.masses)
+        rows = zip(positions.tolist(), *(column[positions].tolist() for column in columns), strict=True)
+        return [
+            (position, Task(device, budget, weight, mass, self.states.get(device)))
+            for position, device, budget, weight, mass in rows
+        ]
 
     def take(self, positions: NDArray[np.int64] | slice) -> TaskList:
         """Return the tasks at some positions."""
