@@ -18,7 +18,7 @@ def test_an_interrupted_comparison_resumes(tmp_path: Path) -> None:
     half = {**SETTINGS, "method": {"name": "fedavg"}, "checkpoint": {"every": 1}}
     fedprox.train(half, out=out / "fedavg" / "seed-0", callbacks=[lambda progress: progress.round == 1])
     settings = {**SETTINGS, "checkpoint": {"every": 1}}
-    with pytest.raises(fedprox.FedProxError, match="is not empty"):
+    with pytest.raises(fedprox.FedProxError, match=r"is not empty; .* or continue the comparison in it with --resume"):
         compare(settings, ["fedavg", "fedprox:mu=1"], out=out)
     seen = []
     compare(settings, ["fedavg", "fedprox:mu=1"], out=out, resume=True, on_event=seen.append)
@@ -46,3 +46,14 @@ def test_the_command_writes_picture_and_report_and_resumes(tmp_path: Path, monke
     again = CliRunner().invoke(app, ["compare", "synthetic-iid", *small, "--out", "both", "--resume", "--json"])
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout)["report"] == "both/report.html"
+
+
+def test_an_interrupt_says_how_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedprox.experiments.compare.compare", interrupted)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["compare", "synthetic-iid", "-m", "fedavg", "--out", "both"])
+    assert done.exit_code == 130
+    assert done.stderr == "fedprox: interrupted; the same command with --out both --resume continues\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,13 +85,14 @@ def compare(
     axis = find_axis(x)
     check_axis(settings, suite.methods, axis)
     folder = out or next_folder(f"compare-{Path(config).stem}")
-    if any(map(asks_for_best, suite.methods)):
-        suite, resume = _with_mus(settings, suite, folder, workers, resume, records, as_json), True
-    if suite.stragglers:
-        _run_suite(settings, suite, folder, workers, axis, as_json, title=config, resume=resume)
-    else:
-        methods = list(suite.methods)
-        _compare(settings, methods, suite.seeds, folder, workers, axis, as_json, config, resume, records)
+    with _says_how_to_resume(folder):
+        if any(map(asks_for_best, suite.methods)):
+            suite, resume = _with_mus(settings, suite, folder, workers, resume, records, as_json), True
+        if suite.stragglers:
+            _run_suite(settings, suite, folder, workers, axis, as_json, title=config, resume=resume)
+        else:
+            methods = list(suite.methods)
+            _compare(settings, methods, suite.seeds, folder, workers, axis, as_json, config, resume, records)
 
 
 @app.command()
@@ -111,6 +114,15 @@ def demo(
     methods = ["fedavg", "fedprox:mu=0", "fedprox:mu=1"]
     folder = out or next_folder("demo")
     _compare(settings, methods, 1, folder, 0, ROUNDS, as_json, title="Synthetic(1,1), 90% stragglers")
+
+
+@contextmanager
+def _says_how_to_resume(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"fedprox: interrupted; the same command with --out {folder} --resume continues", err=True)
+        raise typer.Exit(130) from None
 
 
 def _with_mus(

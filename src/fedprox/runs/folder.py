@@ -289,7 +289,9 @@ def check_empty(path: Path) -> None:
         except FileNotFoundError:
             return
     if filled:
-        raise RunFolderError(f"{path} is not empty; choose another folder for the comparison")
+        raise RunFolderError(
+            f"{path} is not empty; choose another folder, or continue the comparison in it with --resume"
+        )
 
 
 def _lock(path: Path) -> IO[bytes]:
