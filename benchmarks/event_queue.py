@@ -2,6 +2,7 @@
 
     python benchmarks/event_queue.py            # the time line alone, without models
     python benchmarks/event_queue.py runs       # whole runs: time line, local solves, merges and records
+    python benchmarks/event_queue.py million    # a run of a million replies, 1,000 at work, a buffer of 100
 
 An event is a reply: it leaves the queue, its place is given to the next candidate, and the buffer takes it. The time
 line is followed for a trace, whose devices need no draws, and for `equal` and `phones`, where drawing what a
@@ -80,8 +81,10 @@ def run(server: str, concurrency: int, buffer: int, replies: int) -> float:
 
 def main() -> None:
     """Print a line for each setting."""
-    if sys.argv[1:] == ["runs"]:
+    if sys.argv[1:] in (["runs"], ["million"]):
         cases = [("buffered", 1000, 100, 40_000), ("buffered", 100, 10, 10_000), ("asynchronous", 100, 1, 2_000)]
+        if sys.argv[1] == "million":
+            cases = [("buffered", 1000, 100, 1_000_000)]
         for server, concurrency, buffer, replies in cases:
             spent = run(server, concurrency, buffer, replies)
             print(
