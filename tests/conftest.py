@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from xdist.scheduler import LoadScopeScheduling
 import forked
 from fedprox.cli import main
 from fedprox.config import part_search
+from fedprox.experiments import scheduler
 from fedprox.population import Population
 from processor_time import function_name, read_seconds
 
@@ -158,6 +160,27 @@ def in_process(capfd, monkeypatch):
         return subprocess.CompletedProcess(arguments, code, out, error)
 
     return run
+
+
+@contextlib.contextmanager
+def running_here():
+    """Let runs of comparisons, sweeps and figures take place in this process, whose programs are compiled already."""
+
+    def run(jobs, workers, on_event, on_end):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as in processes of their own, where none is an error
+            return [scheduler._run_here(scheduler._with_workers(job, 1), on_event, on_end) for job in jobs]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "_run_elsewhere", run)
+        yield
+
+
+@pytest.fixture
+def runs_here():
+    """See `running_here`: for tests to which the processes of the runs do not matter."""
+    with running_here():
+        yield
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from fedprox.experiments.suite import read_suite
 from fedprox.runs.folder import read_history
 from fedprox.runs.records import is_record_of
 
+pytestmark = pytest.mark.usefixtures("runs_here")
+
 TOML = """
 rounds = 4
 [data]

@@ -96,6 +96,7 @@ def test_seconds_need_the_clock():
             check_axis(settings, ["fedprox:systems.model=clock", method], SECONDS)
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_compare_over_seconds(tmp_path):
     settings = ["-s", "rounds=3", "-s", "solver.epochs=2", "-m", "fedavg", "-m", "scaffold"]
     done = invoke("compare", "phones", *settings, "--x", "seconds", "--json", "--out", tmp_path / "c")
@@ -109,6 +110,7 @@ def test_compare_over_seconds(tmp_path):
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_compare_over_bytes_shows_what_a_byte_buys(tmp_path):
     settings = ["-s", "rounds=2", "-s", "solver.epochs=1", "-m", "fedavg", "-m", "scaffold", "--out", tmp_path / "c"]
     done = invoke("compare", "synthetic-1-1", *settings, "--x", "bytes")

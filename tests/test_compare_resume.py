@@ -10,6 +10,8 @@ import fedprox
 from fedprox.cli import app
 from fedprox.experiments.compare import compare
 
+pytestmark = pytest.mark.usefixtures("runs_here")
+
 SETTINGS = {"rounds": 3, "data": {"devices": 8}, "devices": {"per_round": 3}, "solver": {"epochs": 1}}
 
 

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
+from typer.testing import CliRunner
 
 import fedprox
+from fedprox.cli import app
 from fedprox.runs.folder import is_running
 
 KILLS = int(os.environ.get("FEDPROX_KILLS", "6"))
@@ -205,7 +207,7 @@ def test_of_two_processes_that_race_for_a_folder_one_runs(config: Path, undistur
     assert not is_running(out)
 
 
-def test_a_sweep_that_is_killed_continues(config: Path, tmp_path: Path) -> None:
+def test_a_sweep_that_is_killed_continues(config: Path, tmp_path: Path, runs_here: None) -> None:
     grid = ["-g", "solver.epochs=1,2", "-g", "seed=0..1", "-s", "rounds=30", "--json"]
     sweep = [sys.executable, "-m", "fedprox", "sweep", str(config), *grid]
     out = tmp_path / "sweep"
@@ -223,7 +225,7 @@ def test_a_sweep_that_is_killed_continues(config: Path, tmp_path: Path) -> None:
             time.sleep(0.01)
     again = subprocess.run([*sweep, "--out", str(out)], capture_output=True, text=True, check=True)
     assert len(json.loads(again.stdout)["table"]) == 2
-    whole = subprocess.run([*sweep, "--out", str(tmp_path / "whole")], capture_output=True, text=True, check=True)
+    whole = CliRunner().invoke(app, [*sweep[3:], "--out", str(tmp_path / "whole")])
     names = sorted(folder.name for folder in out.glob("*"))
     assert len(names) == 4
     for name in names:

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,15 @@ def setting_of(scale="desk", out="somewhere", seeds=None):
     return Setting(Path(out), find_scale(scale), seeds)
 
 
-def jobs_of_all(setting):
-    return build_jobs([curve for each in EXPERIMENTS.values() for curve in each.curves], setting)
+@lru_cache
+def jobs_of_all(scale, seeds=None):
+    curves = [curve for each in EXPERIMENTS.values() for curve in each.curves]
+    return build_jobs(curves, setting_of(scale, seeds=seeds))
+
+
+@lru_cache
+def desk_overview():
+    return overview(setting_of("desk"))
 
 
 def test_the_name_of_a_run_stays():
@@ -101,20 +109,19 @@ def test_the_adaptive_rule_starts_where_it_hurts():
 
 
 def test_every_run_of_every_scale_is_a_config():
-    counts = {name: len(jobs_of_all(setting_of(name))) for name in SCALES}
+    counts = {name: len(jobs_of_all(name)) for name in SCALES}
     assert counts == {"smoke": 158, "desk": 447, "night": 447, "full": 525}
-    assert len(jobs_of_all(setting_of("desk", seeds=1))) == 105
+    assert len(jobs_of_all("desk", seeds=1)) == 105
 
 
 def test_desk_is_expected_to_take_less_than_ninety_minutes_on_two_cores():
-    setting = setting_of("desk")
-    assert sum(expected_seconds(job, setting.scale) for job in jobs_of_all(setting)) / 2 < 90 * 60
-    assert [row["name"] for row in overview(setting)] == [*list_names("all"), "all"]
-    assert overview(setting)[-1]["left"] == 447
+    assert sum(expected_seconds(job, find_scale("desk")) for job in jobs_of_all("desk")) / 2 < 90 * 60
+    assert [row["name"] for row in desk_overview()] == [*list_names("all"), "all"]
+    assert desk_overview()[-1]["left"] == 447
 
 
 def test_the_list_tells_measured_times_or_that_there_are_none(tmp_path):
-    rows = {row["name"]: row for row in overview(setting_of("desk"))}
+    rows = {row["name"]: row for row in desk_overview()}
     published = json.loads((ROOT / "docs" / "paper" / "figure3.json").read_text())["runs"]
     assert rows["figure3"]["measured_runs"] == rows["figure3"]["runs"] == len(published)
     assert rows["figure3"]["measured_seconds"] == pytest.approx(sum(run["seconds"] for run in published))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from conftest import running_here
 from fedprox.cli import app
 from fedprox.paper.claims import CLAIMS
 from fedprox.paper.experiments import EXPERIMENTS, Curve
@@ -26,7 +27,7 @@ from fedprox.runs.reader import load_run
 def everything(tmp_path_factory):
     """`fedprox paper all --scale smoke` in a new folder, on a machine without any prepared data."""
     out = tmp_path_factory.mktemp("paper")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, running_here():
         patch.setenv("FEDPROX_DATA", str(out / "no-data"))
         yield out, invoke("all", out), Results(Setting(out, find_scale("smoke")))
 

@@ -72,6 +72,7 @@ def test_without_shares_nothing_changes():
     assert loaded.holdout is None
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_settings_are_chosen_by_validation(tmp_path):
     settings = {**PLAN, "data": {"devices": 6, "validation": 0.2}}
     grid = sweep(settings, ["solver.learning_rate=0.0001,0.1"], out=tmp_path / "sweep")

@@ -29,6 +29,7 @@ def test_the_benchmark_suite_has_the_methods_of_its_table(tmp_path):
     assert all(re.search(rf"^\| `?{name}\b.*±", page, re.MULTILINE) for name in names)
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_a_suite_is_one_paired_comparison_per_share(tmp_path):
     settings = {"rounds": 2, "data": {"devices": 6}, "devices": {"per_round": 4}, "solver": {"epochs": 2}}
     suite = Suite(methods=("fedavg", "scaffold"), stragglers=(0.0, 0.5), seeds=1)

@@ -35,6 +35,7 @@ def test_a_grid_is_checked_before_anything_runs(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_a_sweep_skips_what_is_finished_continues_what_is_not_and_ranks(tmp_path: Path) -> None:
     rates = ["solver.learning_rate=0.00001,0.03"]
     first = sweep(SMALL, rates, out=tmp_path)
@@ -81,6 +82,7 @@ def test_the_scheduler_passes_on_a_failure_and_a_dead_worker(tmp_path: Path) -> 
     assert [event.round for event in events] == [0, 1, 2, 3]
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_tune_follows_the_paper(tmp_path: Path) -> None:
     settings = SMALL | {"devices": {"stragglers": 0.5}, "solver": {"epochs": 2}, "method": {"mu": 0.5}}
     result = tune(settings, out=tmp_path, rates=(0.0001, 0.03), mus=(0.001, 100.0))
@@ -99,6 +101,7 @@ def test_tune_follows_the_paper(tmp_path: Path) -> None:
     assert expected == result.mu.value
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_optuna_suggests_values(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="optuna is not installed")
     result = tune(SMALL | {"rounds": 1}, out=tmp_path, trials=2, rates=(0.001, 0.1))
