@@ -37,6 +37,7 @@ bench: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks.speed
 
 attack: $(VENV)/ready-dev  ## damaged input for every reader: SEED and SECONDS per kind
+	FEDPROX_MESSAGES=10000 $(BIN)/python -m pytest -n 0 -q tests/test_deploy_fuzz.py
 	PYTHONPATH=tests $(BIN)/python -m attack --seed $(or $(SEED),0) --seconds $(or $(SECONDS),60)
 
 kills: $(VENV)/ready-dev  ## commands that are killed at random moments: SEED and KILLS

@@ -61,7 +61,7 @@ SLOW_FILES = {
 
 # A test is slow, too, if it was measured to take this many seconds of processor time (`processor_time.py` measures test
 # functions; each of their cases counts alike). With it the quick tests take about 90 seconds on two cores.
-SLOW = 0.3
+SLOW = 0.25
 UNMEASURED = 10.0  # seconds of a test in a slow file
 
 # Files whose tests are long and share nothing; those of other files stay together, with their fixtures and programs.

@@ -1,5 +1,9 @@
-"""Whatever a node sends, the server goes on: a message is taken, or refused for a reason of bounded length."""
+"""Whatever a node sends, the server goes on: a message is taken, or refused for a reason of bounded length.
 
+FEDPROX_MESSAGES sets how many messages the slow test makes; `make attack` has it make 10,000.
+"""
+
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +23,7 @@ from fedprox.deploy.reply_checks import Expected
 from fedprox.deploy.round_replies import Collected
 from test_deploy_parts import POPULATION, build_config, header, run
 
+MESSAGES = int(os.environ.get("FEDPROX_MESSAGES", "1000"))
 MODEL = {"weight": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
 GOOD = [
     WorkReport(MODEL, 3, 1.0, 0.5, False, 2.0, 0.5),
@@ -112,8 +117,8 @@ def test_any_message_is_taken_or_refused(records):
 
 @pytest.mark.slow
 @given(messages())
-@settings(max_examples=10_000, deadline=None, suppress_health_check=SLOW)
-def test_ten_thousand_messages_are_taken_or_refused(records):
+@settings(max_examples=MESSAGES, deadline=None, suppress_health_check=SLOW)
+def test_many_messages_are_taken_or_refused(records):
     check(records)
 
 

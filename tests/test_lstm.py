@@ -73,7 +73,14 @@ def assert_trees_close(actual, expected, tolerance=1e-5):
 
 def example(time, batch, features, hidden):
     random = np.random.default_rng(time + hidden)
-    layers = [init_layer(jax.random.key(0), features, hidden), init_layer(jax.random.key(1), hidden, hidden)]
+
+    def draw(*shape):
+        return (random.uniform(-1, 1, shape) / math.sqrt(hidden)).astype(np.float32)
+
+    layers = [
+        {"bias": draw(4 * hidden), "hidden": draw(hidden, 4 * hidden), "input": draw(rows, 4 * hidden)}
+        for rows in (features, hidden)
+    ]
     inputs = jnp.asarray(random.normal(size=(time, batch, features)), jnp.float32)
     return layers, inputs, jnp.asarray(random.normal(size=(batch, hidden)), jnp.float32)
 
@@ -158,7 +165,7 @@ def test_values_and_gradients_equal_those_of_torch(size):
         for k, layer in enumerate(layers):
             getattr(theirs, f"bias_hh_l{k}").zero_()
             for name, ours in names.items():
-                getattr(theirs, f"{name}_l{k}").copy_(torch.from_numpy(np.array(layer[ours].T)))
+                getattr(theirs, f"{name}_l{k}").copy_(torch.from_numpy(layer[ours].T.copy()))
     hidden = theirs(torch.from_numpy(np.array(inputs)))[0][-1]
     hidden.backward(torch.from_numpy(np.array(slope)))
 

@@ -479,7 +479,7 @@ def end_session(process):
             process.wait()
 
 
-def wait_for(condition, seconds=120.0, what="it"):
+def wait_for(condition, seconds=600.0, what="it"):
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, f"waited in vain for {what}"

@@ -202,12 +202,13 @@ def test_one_pass_gives_what_loss_prediction_and_gradient_give(weights):
     params = model.init(jax.random.key(0))
     random = np.random.default_rng(0)
     x, y = random.normal(size=(12, 144)).astype(np.float32), random.integers(0, 3, 12)
-    losses, labels, gradient = evaluate_and_differentiate(model, params, x, y, weights.astype(np.float32))
-    apart = evaluate_and_differentiate(
-        dataclasses.replace(model, losses_and_labels=None), params, x, y, weights.astype(np.float32)
-    )
-    np.testing.assert_allclose(losses, model.loss(params, x, y), rtol=1e-6)
-    np.testing.assert_array_equal(labels, model.predict(params, x))
+    weights = weights.astype(np.float32)
+    in_one_pass = jax.jit(partial(evaluate_and_differentiate, model))
+    losses, labels, gradient = in_one_pass(params, x, y, weights)
+    plain = dataclasses.replace(model, losses_and_labels=None)
+    apart = jax.jit(partial(evaluate_and_differentiate, plain))(params, x, y, weights)
+    np.testing.assert_allclose(losses, jax.jit(model.loss)(params, x, y), rtol=1e-5)
+    np.testing.assert_array_equal(labels, jax.jit(model.predict)(params, x))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), gradient, apart[2])
 
 

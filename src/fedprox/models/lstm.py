@@ -38,7 +38,7 @@ def init_layer(key: jax.Array, inputs: int, hidden: int) -> Tree:
     """
     limit = math.sqrt(6 / (inputs + hidden + 4 * hidden))
     weight = uniform(key, (inputs + hidden, 4 * hidden), limit)
-    bias = jnp.zeros(4 * hidden).at[hidden : 2 * hidden].set(1.0)
+    bias = jnp.asarray(np.repeat(np.float32([0, 1, 0, 0]), hidden))
     return {"bias": bias, "hidden": weight[inputs:], "input": weight[:inputs]}
 
 
