@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from fedprox.population.population import Population, Samples, checked_rows, split
+from fedprox.population.population import Population
+from fedprox.population.row_checks import checked_rows
+from fedprox.population.samples import Samples
+from fedprox.population.splitting import split
 
 __all__ = ["Population", "Samples", "checked_rows", "split"]

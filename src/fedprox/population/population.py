@@ -1,33 +1,25 @@
-"""The population: the data of N devices, ragged, in one flat layout.
-
-The samples of all devices lie one after another in one array; `offsets` says where each device begins. Nothing is
-padded, a device is a slice, and p_k = n_k / n (the masses of Equation 1) follows from the offsets of the training
-samples alone.
-"""
+"""The population: the training and test samples of N devices, and how it is made from arrays and tables."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedprox.core.errors import DataError
-from fedprox.core.randomness import Purpose, words
 from fedprox.population.labels import encode, is_missing
+from fedprox.population.row_checks import checked_rows
+from fedprox.population.samples import Samples
+from fedprox.population.splitting import split
 from fedprox.population.table import read_table
 
-__all__ = ["Population", "Samples", "checked_rows", "split"]
+__all__ = ["Population"]
 
 Array = NDArray[Any]
-
-_LARGEST = 2**20 - 1  # of a label; one beyond it is a mistake, since a model has parameters for each below
-_EXACT = 2**24  # up to which single precision holds every integer
 
 
 class RowCheck(Protocol):
@@ -35,40 +27,6 @@ class RowCheck(Protocol):
 
     def check(self, begin: int, end: int) -> None:
         """Raise `DataError` where rows `begin` to `end` are not what was written."""
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Samples of all devices: rows offsets[k] to offsets[k + 1] of `x` and `y` belong to device k."""
-
-    x: Array  # (rows, ...)
-    y: Array  # (rows,)
-    offsets: NDArray[np.int64]  # (devices + 1,)
-
-    def __post_init__(self) -> None:
-        rows = int(self.offsets[-1])
-        if len(self.x) != rows or len(self.y) != rows:
-            raise DataError(f"x and y must have {rows} rows, as the offsets say; got {len(self.x)} and {len(self.y)}")
-
-    def __len__(self) -> int:
-        return int(self.offsets[-1])
-
-    def __repr__(self) -> str:
-        return f"Samples(devices={len(self.offsets) - 1}, rows={len(self)}, shape={tuple(self.x.shape[1:])})"
-
-    @property
-    def width(self) -> int:
-        """How many numbers an example has."""
-        return math.prod(self.x.shape[1:])
-
-    def size(self, device: int) -> int:
-        """Return n_k, the number of samples of a device."""
-        return int(self.offsets[device + 1] - self.offsets[device])
-
-    def of(self, device: int) -> tuple[Array, Array]:
-        """Return the samples (x, y) of a device, without a copy."""
-        rows = slice(int(self.offsets[device]), int(self.offsets[device + 1]))
-        return self.x[rows], self.y[rows]
 
 
 @dataclass(frozen=True)
@@ -279,79 +237,8 @@ def _named(device: Array) -> Array:
     return device.astype(str) if device.dtype.kind == "O" else device
 
 
-def split(
-    offsets: NDArray[np.int64], seed: int, share: float = 0.2, purpose: Purpose = Purpose.SPLIT
-) -> NDArray[np.bool_]:
-    """Mark floor(share * n_k) of each device's rows as test rows, drawn for (seed, device); never all of them."""
-    is_test = np.zeros(int(offsets[-1]), bool)
-    for device, (begin, end) in enumerate(pairwise(offsets.tolist())):
-        size = end - begin
-        order = np.argsort(words(size, seed, purpose, device=device), kind="stable")
-        is_test[begin + order[: min(int(share * size), size - 1)]] = True
-    return is_test
-
-
 def _offsets(sizes: Array) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-
-
-def checked_rows(
-    x: Array, y: Array, offsets: NDArray[np.int64], names: Sequence[Any], classes: int | None = None
-) -> tuple[Array, Array]:
-    """Return x as float32 or integers, and y as int32 labels or float32 targets.
-
-    Refuses what is not finite and labels that are negative or, where `classes` is given, too large; the message names
-    the device and its row.
-    """
-
-    def where(row: int) -> str:
-        device = int(np.searchsorted(offsets, row, "right")) - 1
-        return f"device {names[device]}, row {row - int(offsets[device])}"
-
-    if x.dtype.kind not in "iufb":  # complex numbers and durations are numbers for NumPy too
-        raise DataError(f"x must be real numbers; got {x.dtype}")
-    if 0 in x.shape[1:]:
-        raise DataError(f"x must have at least one number in an example; got examples of shape {x.shape[1:]}")
-    if x.dtype.kind in "iu":
-        if (row := _first_inexact(x)) is not None:
-            raise DataError(
-                f"x must be integers that single precision holds exactly (all up to 2^24), below 2^31; "
-                f"{where(row)} has another"
-            )
-    else:
-        with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused
-            x = x.astype(np.float32, copy=False)
-        finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
-        if not finite.all():
-            raise DataError(f"x must be finite numbers; {where(int(finite.argmin()))} is not")
-    if y.dtype.kind in "iub":
-        if len(y) and y.min() < 0:
-            raise DataError(f"labels must be integers >= 0; {where(int(y.argmin()))} has {y.min()}")
-        if len(y) and y.max() > _LARGEST:
-            raise DataError(f"labels must be at most {_LARGEST}; {where(int(y.argmax()))} has {y.max()}")
-        if classes and len(y) and y.max() >= classes:
-            raise DataError(
-                f"labels must be below {classes}, the number of classes; {where(int(y.argmax()))} has {y.max()}"
-            )
-        return x, y.astype(np.int32, copy=False)
-    if y.dtype.kind != "f":
-        raise DataError(f"y must be real numbers; got {y.dtype}")
-    with np.errstate(over="ignore"):
-        y = y.astype(np.float32, copy=False)
-    if not np.isfinite(y).all():
-        raise DataError(f"y must be finite numbers; {where(int(np.isfinite(y).argmin()))} is not")
-    return x, y
-
-
-def _first_inexact(x: Array) -> int | None:
-    """Return the first row with an integer that single precision, or 32 bits, cannot hold; None where all fit."""
-    if x.size == 0 or x.dtype.itemsize <= 2 or max(abs(int(x.min())), abs(int(x.max()))) <= _EXACT:
-        return None
-    fits = (x < 2**31) & (x.astype(np.float32) == x.astype(np.float64))  # below 2^53 a double is exact
-    if x.dtype.kind == "i":
-        fits &= x > -(2**31)
-    rows = fits.reshape(len(x), -1).all(axis=1)
-    return None if rows.all() else int(rows.argmin())
 
 
 def _flags(values: Array) -> NDArray[np.bool_]:

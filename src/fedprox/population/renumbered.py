@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.population.labels import Labels
-from fedprox.population.population import Population, Samples
+from fedprox.population.population import Population
+from fedprox.population.samples import Samples
 
 __all__ = ["aligned", "targets"]
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.core.randomness import Purpose, generator
 from fedprox.population.partition import by_classes, by_dirichlet, by_sizes, iid, power_law_sizes
-from fedprox.population.population import Population, Samples
+from fedprox.population.population import Population
+from fedprox.population.samples import Samples
 
 __all__ = ["PARTITIONS", "repartition"]
 

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import ConfigError
 from fedprox.core.randomness import Purpose, words
-from fedprox.population.population import Population, Samples, split
+from fedprox.population.population import Population
+from fedprox.population.samples import Samples
+from fedprox.population.splitting import split
 
 __all__ = ["set_aside"]
 

@@ -66,6 +66,25 @@ class FamilyCertificate:
         return "certificate under an assumption" if assumed else "certificate"
 
 
+@dataclass(frozen=True)
+class _Case:
+    """A run of one mu, and what is known of its problem."""
+
+    config: Config
+    recorded: History
+    population: Population
+    model: Model
+    smooth: Smoothness
+
+    @property
+    def mu(self) -> float:
+        return float(self.recorded[0]["mu"])
+
+    @property
+    def rounds(self) -> int:
+        return len(self.recorded)
+
+
 def certify_family(
     run: str | Path, *, population: Population | None = None, model: Model | None = None
 ) -> FamilyCertificate:
@@ -88,10 +107,9 @@ def certify_family(
     conditions = list(_common(config, recorded, population, model))
     if not conditions[0].holds or not isinstance(config.method.mu, float):
         return FamilyCertificate(str(run), config.method.name, tuple(conditions), "nothing")
-    mu, rounds = float(recorded[0]["mu"]), len(recorded)
-    smooth = smoothness(population, model)
+    case = _Case(config, recorded, population, model, smoothness(population, model))
     judge = {"sdane": _sdane, "fedexprox": _fedexprox, "fedadmm": _fedadmm}[config.method.name]
-    more, guarantee = judge(config, recorded, population, model, smooth, mu, rounds)
+    more, guarantee = judge(case)
     return FamilyCertificate(str(run), config.method.name, (*conditions, *more), guarantee)
 
 
@@ -114,24 +132,17 @@ def _is_exact(config: Config, recorded: History) -> Checked:
     return Checked(holds, f"devices solve exactly (`solver.name` = 'closed_form'); it is {config.solver.name!r}")
 
 
-def _sdane(
-    config: Config,
-    recorded: History,
-    population: Population,
-    model: Model,
-    smooth: Smoothness,
-    mu: float,
-    rounds: int,
-) -> tuple[list[Checked], str]:
-    delta = _least_squares_delta(population) if model.name == "linear_regression" else smooth.L
+def _sdane(case: _Case) -> tuple[list[Checked], str]:
+    mu, rounds = case.mu, case.rounds
+    delta = _least_squares_delta(case.population) if case.model.name == "linear_regression" else case.smooth.L
     checked = [Checked(mu > delta, f"mu > delta, how far second derivatives differ: {mu:.6g} against {delta:.6g}")]
-    exact = _is_exact(config, recorded)
+    exact = _is_exact(case.config, case.recorded)
     if exact.holds:
         checked.append(exact)
-    elif not all("gamma" in row for row in recorded):
+    elif not all("gamma" in row for row in case.recorded):
         checked.append(Checked(False, "the accuracy of the devices is known (`measure.gamma` = true)"))
     else:
-        failed = [row["round"] for row in recorded if not _accurate(row, mu, delta, smooth.L)]
+        failed = [row["round"] for row in case.recorded if not _accurate(row, mu, delta, case.smooth.L)]
         where = f"; not in {len(failed)} of {rounds} rounds, first in round {failed[0]}" if failed else ""
         checked.append(Checked(not failed, f"devices are accurate enough, by their gamma{where}"))
     bound = mu / (2 * rounds)
@@ -157,19 +168,12 @@ def _least_squares_delta(population: Population) -> float:
     return max(float(np.linalg.norm(each - mean, 2)) for each in hessians)
 
 
-def _fedexprox(
-    config: Config,
-    recorded: History,
-    population: Population,
-    model: Model,
-    smooth: Smoothness,
-    mu: float,
-    rounds: int,
-) -> tuple[list[Checked], str]:
-    step: float | str = getattr(config.method, "extrapolation", "auto")
-    checked = [Checked(mu > 0, f"mu > 0; it is {mu:.6g}"), _is_exact(config, recorded)]
+def _fedexprox(case: _Case) -> tuple[list[Checked], str]:
+    mu, rounds = case.mu, case.rounds
+    step: float | str = getattr(case.config.method, "extrapolation", "auto")
+    checked = [Checked(mu > 0, f"mu > 0; it is {mu:.6g}"), _is_exact(case.config, case.recorded)]
     if mu > 0 and not isinstance(step, str):
-        most = fedexprox_largest_step(mu=mu, L=smooth.L)
+        most = fedexprox_largest_step(mu=mu, L=case.smooth.L)
         checked.append(Checked(step <= most, f"the extrapolation is at most 1 + mu / L = {most:.6g}; it is {step:g}"))
     checked.append(Checked(None, "one x* minimises every F_k (interpolation)"))
     if isinstance(step, str):
@@ -178,19 +182,12 @@ def _fedexprox(
     return checked, f"the mean of the Moreau envelopes is within {bound:.6g} ||w^0 - x*||^2 of its minimum"
 
 
-def _fedadmm(
-    config: Config,
-    recorded: History,
-    population: Population,
-    model: Model,
-    smooth: Smoothness,
-    mu: float,
-    rounds: int,
-) -> tuple[list[Checked], str]:
-    factor = float(getattr(config.method, "penalty_factor", 2.0))
+def _fedadmm(case: _Case) -> tuple[list[Checked], str]:
+    mu, rounds = case.mu, case.rounds
+    factor = float(getattr(case.config.method, "penalty_factor", 2.0))
     checked = [
         Checked(factor == 1, f"the penalty is fixed (`method.penalty_factor` = 1); it is {factor:g}"),
-        _is_exact(config, recorded),
+        _is_exact(case.config, case.recorded),
     ]
     terms = f"{mu / (2 * rounds):.6g} ||w^0 - x*||^2 + {1 / (2 * mu * rounds):.6g} sum_k p_k ||grad F_k(x*)||^2"
     distance = "sum_k p_k (F_k(u_k) - F_k(x*) - <grad F_k(x*), u_k - x*>)"
