@@ -143,7 +143,7 @@ def stats(
     seed: Annotated[int, typer.Option(min=0, help="The data seed.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Show how heterogeneous the data is: Table 1 beside the paper's, sizes, labels, B and the gradient variance.
+    """Show how heterogeneous the data is: Table 1 next to the paper's, sizes, labels, B and the gradient variance.
 
     Example: fedprox data stats mnist
     """

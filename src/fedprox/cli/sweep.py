@@ -46,7 +46,7 @@ def sweep(
     """Run every combination of settings and rank them.
 
     Started again with the same folder it leaves finished runs alone and continues the others. A run that fails does not
-    stop the rest; the exit code is then 1, or 2 where bad input spoils them all.
+    stop the rest; the exit code is then 1, or 2 where no run can start because the input is bad.
 
     Example: fedprox sweep synthetic-1-1 -g method.mu=0.001,0.01,0.1,1 -g seed=0..4 --out runs/mu
     """

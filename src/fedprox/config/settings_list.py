@@ -109,7 +109,7 @@ def settings_page() -> str:
         "",
         "Every key of a config, from the same source as the errors and `fedprox config`. On the command line a",
         "key is set with `-s key=value`, such as `-s solver.epochs=5`; in a file, `epochs = 5`",
-        "stands in the section `[solver]`.",
+        "goes into the section `[solver]`.",
     ]
     section = None
     for each in all_settings():

@@ -3,8 +3,8 @@
     replies/events.jsonl           one event per line: a device was asked, has replied, or gives no reply, and when
     replies/ORDER.safetensors      the reply, under the number of its assignment
 
-A reply is written and flushed before its line, and its line before the server goes on. So a server that is ended at any
-moment finds every reply that it had taken, and repeats the merges since its checkpoint with the same replies in the
+A reply is written and flushed before its line, and its line before the server continues. So a server that is ended at
+any moment finds every reply that it had taken, and repeats the merges since its checkpoint with the same replies in the
 same order. A line that was not written to its end is left out: its event has not been acted upon.
 """
 

@@ -1,7 +1,7 @@
 """Gaussian noise, and where its randomness comes from.
 
 A simulation draws from a counter-based stream for (seed, purpose, round, device), as it draws everything else, so that
-a run can be repeated. Such noise protects no one: a reader of the seed, which stands in the run's config, can
+a run can be repeated. Such noise gives no protection: a reader of the seed, which is in the run's config, can
 subtract it. Where real devices take part it must come from the operating system's randomness, which no one can
 repeat. So every function that adds noise is told its source: `seeded_normals` or `system_normals`.
 

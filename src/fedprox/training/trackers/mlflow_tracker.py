@@ -31,7 +31,7 @@ def tracker(folder: Path, config: Config) -> MlflowTracker:
 
 
 class MlflowTracker:
-    """Writes the config as parameters and each number of a round as a metric; a resumed run goes on in its record."""
+    """Writes the config as parameters and each number of a round as a metric; a resumed run continues its record."""
 
     def __init__(self, address: str, folder: Path, config: Config) -> None:
         self._address = address
