@@ -38,7 +38,7 @@ def init_layer(key: jax.Array, inputs: int, hidden: int) -> Tree:
     """
     limit = math.sqrt(6 / (inputs + hidden + 4 * hidden))
     weight = uniform(key, (inputs + hidden, 4 * hidden), limit)
-    bias = jnp.asarray(np.repeat(np.float32([0, 1, 0, 0]), hidden))
+    bias = jnp.asarray(np.repeat(np.array([0, 1, 0, 0], np.float32), hidden))
     return {"bias": bias, "hidden": weight[inputs:], "input": weight[:inputs]}
 
 
