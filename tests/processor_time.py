@@ -3,7 +3,8 @@
     python -m pytest -n 0 -p processor_time [tests/test_x.py ...]
 
 writes the seconds of each test function that takes at least `LEAST` (with its parameters, its fixtures and the
-processes that it waits for) into processor_seconds.json. Functions that were not run keep their seconds.
+processes that it waits for) into processor_seconds.json. Functions that were not run keep their seconds. With
+`-m "not slow"` seconds only rise: the quick tests alone compile programs that slow tests would have left to them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def _processor_seconds() -> float:
 class Stopwatch:
     """Adds up the processor time of this process, and of processes that have ended, by test function."""
 
-    def __init__(self) -> None:
+    def __init__(self, only_rises: bool) -> None:
+        self.only_rises = only_rises
         self.seconds: dict[str, float] = defaultdict(float)
 
     @pytest.hookimpl(wrapper=True)
@@ -50,11 +52,14 @@ class Stopwatch:
         return done
 
     def pytest_sessionfinish(self) -> None:
-        kept = {name: value for name, value in read_seconds().items() if name not in self.seconds}
+        before = read_seconds()
+        if self.only_rises:
+            self.seconds = {name: max(value, before.get(name, 0.0)) for name, value in self.seconds.items()}
+        kept = {name: value for name, value in before.items() if name not in self.seconds}
         found = {name: round(value, 1) for name, value in self.seconds.items() if value >= LEAST}
         FILE.write_text(json.dumps(dict(sorted((kept | found).items())), indent=1) + "\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start measuring, where this file is given as a plugin."""
-    config.pluginmanager.register(Stopwatch())
+    config.pluginmanager.register(Stopwatch(only_rises=config.option.markexpr == "not slow"))
