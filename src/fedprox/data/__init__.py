@@ -45,7 +45,7 @@ __all__ = [
 def load(config: Config) -> Population:
     """Generate, read or open the population that the config names."""
     data = config.data
-    # what is divided anew is the data prepared with seed 0; data.seed then decides the division
+    # a partition is made from the data prepared with seed 0; data.seed then decides the division
     seed = 0 if data.partition and data.name in SOURCES else data.seed
     given = {"compat": config.compat, "config": config}
     population: Population = build_part("data", "data.name", data, given, {"seed": seed})

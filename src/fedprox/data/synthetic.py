@@ -7,7 +7,7 @@ the devices' models apart, and beta moves their inputs. In the IID set all devic
 Where the paper is silent the released generator is followed: a device has int(lognormal(4, 2)) + 50 samples, and
 alpha and beta are standard deviations. One consequence is worth knowing: u_k is one number that shifts all entries of
 W_k and b_k, so it adds the same to every class's score and cancels in the argmax; devices' labels differ because the
-W_k are drawn anew for each device, whatever alpha is. A fifth of each device's samples are test samples, as the paper
+W_k are drawn for each device, whatever alpha is. A fifth of each device's samples are test samples, as the paper
 says; a config can ask for the paper's variances and for the released split (`[compat]`). Every device draws from a
 stream of its own, so that device 7 is the same whatever the number of devices.
 """

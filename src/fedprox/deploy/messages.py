@@ -136,7 +136,7 @@ class WorkReport:
     stopped_by_time: bool
     speed: float | None = None  # samples per second
     gamma: float | None = None
-    lost_personal: bool = False  # it did not have the personal parameters it was to use, and began anew
+    lost_personal: bool = False  # the device had lost its personal parameters, and started from the initial ones
 
     def to_records(self) -> RecordDict:
         """Return the message."""

@@ -132,7 +132,7 @@ class Population:
           device: (rows,) the device of each row: numbers or names, in any order; without it one device has all rows.
           test: (rows,) true for test rows; without it a fifth of each device's rows, drawn with `seed`.
           classes, labels: how many classes there are, or what they are called; with either, y are class numbers and
-            nothing is numbered anew.
+            labels are not renumbered.
 
         >>> population = Population.from_arrays(x=[[1.0], [2.0], [3.0]], y=[0, 1, 0], device=["b", "a", "b"])
         >>> population.devices, population.name(0), population.train.size(1)

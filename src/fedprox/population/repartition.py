@@ -1,4 +1,4 @@
-"""The samples of a population divided among devices anew (`data.partition`).
+"""The samples of a population divided among new devices (`data.partition`).
 
 All training samples are pooled and dealt to N new devices by a partitioner; test samples stay test samples. Those of
 a label are dealt in proportion to the training samples of that label, so that a device is tested on labels that it

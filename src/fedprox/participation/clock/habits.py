@@ -1,13 +1,13 @@
-"""Habits: when devices are there, with nights that they share, days that repeat and states that last.
+"""Habits: when devices are available, with shared nights, days that repeat and states that last.
 
-Time is cut into slots. In each slot a device either keeps its state, with probability `persistence`, or decides anew;
-it then is there with the probability
+Time is cut into slots. In each slot a device either keeps its state, with probability `persistence`, or draws a new
+one; it is then available with the probability
 
     pi_k(t) = 1 / (1 + exp(-(a_k + habit * cos(2 pi (hour(t) - h_k) / 24))))
 
-whose level a_k ~ N(level, level_spread^2) says how often it is there at all, and whose hour h_k ~ N(peak_hour,
-peak_spread_hours^2) says when it likes to be. So most devices share their nights, each has a habit of its own that
-comes back the next day, and a device that is there stays for a while. Where labels are rare (`systems.rare_labels`), a
+whose level a_k ~ N(level, level_spread^2) sets how often it is available, and whose hour h_k ~ N(peak_hour,
+peak_spread_hours^2) sets when. So most devices share their nights, each has a habit that repeats every day, and a
+device that is available stays so for a while. Where labels are rare (`systems.rare_labels`), a
 device with the share q_k of its samples in them has the level a_k - rare_by * level_spread * q_k.
 
 Whether a device is there at a time follows from (seed, slot, device) alone: from the last slot in which it decided,
@@ -106,7 +106,7 @@ def _state(habits: Habits, draws: HabitDraws, devices: NDArray[np.int64], slot: 
 def _decisions(
     habits: Habits, draws: HabitDraws, devices: NDArray[np.int64], first: NDArray[np.int64], seed: int
 ) -> tuple[Flags, Flags]:
-    """Return whether each device decides anew in the slots from `first` on, and what it then decides."""
+    """Return whether each device draws a new state in the slots from `first` on, and which."""
     slots = first[:, None] + np.arange(_AT_ONCE)  # (devices, slots)
     key, blocks = (seed, int(Purpose.CLOCK_HABIT)), np.ones(slots.size, np.int64)
     words = philox_blocks(key, blocks, (slots + _FIRST_SLOT).reshape(-1), np.repeat(devices, _AT_ONCE))
