@@ -23,12 +23,14 @@ class RoundSum:
     def __init__(self, count: int, level: int = 0) -> None:
         self._total = TreeSum(count)
         self._level = level
-        self._missing = set(range(-(-count >> level)))
+        self._missing = np.ones(-(-count >> level), bool)
         self._last: Tree = None
 
     def add(self, index: int, value: Tree) -> None:
         """Put in the value of a position or chunk."""
-        self._missing.remove(index)
+        if not 0 <= index < len(self._missing) or not self._missing[index]:
+            raise KeyError(index)
+        self._missing[index] = False
         self._last = value
         if jax.tree.leaves(value):
             self._total.add(index, value, self._level)
@@ -38,7 +40,7 @@ class RoundSum:
 
         `begin` is a multiple of a power of two that is not less than the number of positions.
         """
-        self._missing.difference_update((begin + np.flatnonzero(given)).tolist())
+        self._missing[begin : begin + len(given)] &= ~given
         for part in parts:
             self._last = part.value
             if jax.tree.leaves(part.value):
@@ -48,8 +50,9 @@ class RoundSum:
         """Return the sum, None if there was no value."""
         if not jax.tree.leaves(self._last):
             return self._last
-        nothing = jax.tree.map(np.zeros_like, self._last) if self._missing else None
-        for index in self._missing:
+        missing = np.flatnonzero(self._missing).tolist()
+        nothing = jax.tree.map(np.zeros_like, self._last) if missing else None
+        for index in missing:
             self._total.add(index, nothing, self._level)
         return self._total.result()
 
