@@ -438,7 +438,7 @@ def test_fields_declared_without_a_type_count(module):
     method: Any = methods.build(Config.of({"method": {"name": f"{name}:Dropping", "strength": 0.25}}).method)
     assert (method.name, method.keeps_partial_work, method.strength) == ("dropping", False, 0.25)
     assert parts.First().needs_every_reply
-    with pytest.raises(ConfigError, match=r"keys are enough for \(missing a required argument: 'name'\)"):
+    with pytest.raises(ConfigError, match=r"\(missing a required argument: 'name': give it a default\); got"):
         methods.build(Config.of({"method": {"name": f"{name}:Nameless"}}).method)
     with pytest.raises(ConfigError, match=r"class Plain with `name`, `keeps_partial_work`; write `@dataclass"):
         parts.Plain("plain")

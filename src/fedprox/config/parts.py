@@ -115,12 +115,15 @@ def _check_call(value: Any, first: Sequence[Any], arguments: Mapping[str, Any], 
     try:
         inspect.signature(value).bind(*first, **arguments)
     except TypeError as error:
-        raise ConfigError(f"`{field}` must name a part that its keys are enough for ({error}); got {name!r}") from None
+        raise ConfigError(
+            f"`{field}` must name a part whose arguments are settings or have defaults ({error}: give it a default); "
+            f"got {name!r}"
+        ) from None
 
 
 def _settings(keys: Mapping[str, Key], section: PartSection, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that are keys of a part's callable."""
-    if not keys:  # as of most parts that are built anew for every round
+    if not keys:  # as for most parts that are built in every round
         return {}
     values = {**section.given(), **settings}
     arguments = {key: values[key] for key in keys if key in values}
