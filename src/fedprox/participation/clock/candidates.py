@@ -5,7 +5,7 @@ that the sampling scheme lists for the round, then further candidates, as in `av
 once per version. One that is at work is passed over until it has replied. One that is away is passed over for this
 version, unless no device is at work and the server must wait.
 
-What the clock needs to know of candidates is worked out for a block of them at once.
+What the clock needs to know of candidates is worked out for those of a block at once that are there.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Candidates:
         self._blocks, self._offsets, self._at_once = blocks, offsets, at_once
         self._drawn: Cohort | None = None  # of the last block, what is not prepared yet
         self._prepare, self._seconds_left = prepare, seconds_left
-        self._known: list[Candidate] = []
+        self._known: list[tuple[int, int, int]] = []  # device, samples, draws
+        self._works: list[FullWork | None] = []  # None: it was away
         self._looks: list[float] = []  # how long each stays, from the moment on when it was prepared
         self._moments: list[float] = []
         self._seen: set[int] = set()
@@ -88,15 +89,16 @@ class Candidates:
                 position = heapq.heappop(self._returned)
             else:
                 position, self._next = self._next, self._next + 1
-            candidate = self._known[position]
-            if candidate.device in at_work:
-                self._at_work[candidate.device] = position
+            device, samples, draws = self._known[position]
+            if device in at_work:
+                self._at_work[device] = position
                 continue
             left = self._looks[position]
             if now != self._moments[position] and not math.isinf(left):  # one that never goes away is there
-                left = self._stays(candidate.device, now)
+                left = self._stays(device, now)
             if left > 0:
-                return candidate, left
+                work = self._works[position] or self._prepare(_alone(device, samples, draws))[0]
+                return Candidate(device, samples, draws, work), left
             self._away.append(position)
             self.away += 1
         return None
@@ -124,10 +126,17 @@ class Candidates:
             part, rest = _split(self._drawn, self._at_once)
             self._drawn = rest if len(rest) else None
             if len(part):
-                self._looks += self._seconds_left(part.devices, now).tolist()
+                left = self._seconds_left(part.devices, now)
+                self._looks += left.tolist()
                 self._moments += [now] * len(part)
                 columns = (part.devices.tolist(), part.samples.tolist(), part.draws.tolist())
-                self._known += map(Candidate, *columns, self._prepare(part))
+                self._known += zip(*columns, strict=True)
+                there = left > 0
+                if there.all():
+                    self._works += self._prepare(part)
+                else:
+                    works = iter(self._prepare(part.only(there)) if there.any() else ())
+                    self._works += [next(works) if one else None for one in there.tolist()]
         return True
 
     def _listed(self, block: Indices) -> Cohort:
@@ -141,6 +150,10 @@ class Candidates:
             cohort = Cohort(cohort.devices[fresh], cohort.samples[fresh], np.ones(int(fresh.sum()), np.int64))
         self._seen.update(devices)
         return cohort
+
+
+def _alone(device: int, samples: int, draws: int) -> Cohort:
+    return Cohort(np.array([device]), np.array([samples]), np.array([draws]))
 
 
 def _split(cohort: Cohort, count: int) -> tuple[Cohort, Cohort]:
