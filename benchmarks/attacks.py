@@ -3,6 +3,7 @@
     python -m benchmarks.attacks                             runs what is missing, prints the tables
     python -m benchmarks.attacks --data synthetic            one data set
     python -m benchmarks.attacks --write docs/attacks.md     also puts the tables into the page
+    python -m benchmarks.attacks --no-runs                   the tables of what the cache holds
 
 Every rule of the recipe `under-attack` with every attack at 10, 20 and 30% attackers, and with none, on Synthetic(1,1)
 and MNIST (the paper's learning rates, K and E), and with none on the same data divided evenly (IID): what a rule loses
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.many_runs import Cache, fill
-from benchmarks.tables import heading, line, machine, write_table
+from benchmarks.tables import heading, line, machine, read_cache, write_table
 from fedprox.config import recipes, with_overrides
 from fedprox.experiments.compare import variant
 from fedprox.experiments.suite import read_suite
@@ -43,9 +44,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--cache", type=Path, default=Path(__file__).parent / "results" / "attacks.json")
     parser.add_argument("--write", type=Path, help="a page that has a place for the tables")
+    parser.add_argument("--no-runs", action="store_true", help="tables of what the cache holds")
     options = parser.parse_args(arguments)
     wanted = {key: how for name in options.data for key, how in _wanted(name, options.seeds)}
-    cache = fill(options.cache, wanted)
+    cache = read_cache(options.cache) if options.no_runs else fill(options.cache, wanted)
     text = "\n".join(row for name in options.data for row in _table(cache, name, options.seeds))
     print(text)
     if options.write is not None:
@@ -93,6 +95,9 @@ def _table(cache: Cache, name: str, seeds: int) -> Iterator[str]:
     yield ""
     yield from heading("rule", "no attack", "no attack, IID", *(f"`{kind}`" for kind in KINDS))
     for rule in _rules():
+        if not all(key in cache for key, _ in _wanted(name, seeds) if key.startswith(f"{name} {rule} ")):
+            yield line(f"`{rule}`", "not run", *[""] * (1 + len(KINDS)))
+            continue
         cells = [_accuracy(cache, name, rule, kind, 0.0, seeds) for kind in ("none", "even")]
         attacked = [" / ".join(_accuracy(cache, name, rule, kind, share, seeds) for share in SHARES) for kind in KINDS]
         yield line(f"`{rule}`", *cells, *attacked)
