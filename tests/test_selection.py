@@ -100,6 +100,14 @@ def test_selection_by_loss_drops_the_lowest_and_explores():
     assert set(sharp.tolist()) == {6, 7}
 
 
+def test_selection_by_loss_explores_with_few_devices_a_round_too():
+    known = {k: KnownDevice(1, float(k)) for k in range(8)}
+    rule = ByLoss(dropped=0.0, sharpness=0.0, explore=0.1)  # 0.2 devices of a round of two
+    rounds = [set(rule(view_of([4] * 100, 2, round, known)).devices.tolist()) for round in range(400)]
+    explored = sum(len(chosen - set(known)) for chosen in rounds)
+    assert explored == pytest.approx(400 * 0.2 * 92 / 99, abs=30)
+
+
 def test_the_utility_of_oort_worked_by_hand():
     known = {0: KnownDevice(1, 1.0, 10.0), 1: KnownDevice(4, 3.0, 10.0), 2: KnownDevice(4, 1.0, 40.0)}
     view = view_of([10, 10, 10], 2, 4, known)

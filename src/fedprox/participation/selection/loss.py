@@ -5,7 +5,8 @@
     (1 - explore) K devices with probabilities proportional to exp(sharpness * v_k), the others uniformly
 
 (Goetz et al., "Active Federated Learning", 2019).
-Devices that were never chosen have no v_k and are reached by the uniform part. Replies are averaged with weights n_k.
+Devices that were never chosen have no v_k and are reached by the uniform part. Where explore K is no integer, it is
+rounded up or down at random, so that a small K explores too. Replies are averaged with weights n_k.
 
 The devices report: the loss of those that took part. Refused with privacy, since losses are not covered by noise.
 """
@@ -44,6 +45,6 @@ class ByLoss:
         kept = np.sort(np.argsort(-value, kind="stable")[: math.ceil((1 - self.dropped) * len(known))])
         exponent = np.minimum(self.sharpness * value[kept], 1e6)
         weight = np.exp(exponent - exponent.max(initial=-np.inf))
-        count = math.floor((1 - self.explore) * view.per_round + 0.5)
-        chosen = choose_weighted(known[kept], weight, count, random)
+        exploring = math.floor(self.explore * view.per_round + random.random())
+        chosen = choose_weighted(known[kept], weight, view.per_round - exploring, random)
         return cohort_of(view, [*chosen, *draw_uniform(view, view.per_round - len(chosen), random, chosen)])
