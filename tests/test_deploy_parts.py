@@ -470,7 +470,7 @@ def test_a_round_with_too_few_replies_is_repeated_and_given_up_in_the_end(tmp_pa
     assert np.array_equal(result.params["weight"], simulated.params["weight"])
 
     silent = FakeGrid(config, POPULATION, lambda *parts: parts[2] if not hasattr(parts[1], "mu") else Error(2, "no"))
-    with pytest.raises(RunError, match=r"round 1 must have 2 usable replies .* fewer 4 times"):
+    with pytest.raises(RunError, match=r"round 1 must have 2 usable replies .* 4 times \(device \d+: .*`deploy.grace`"):
         run(config, silent, tmp_path / "other", monkeypatch)
 
 

@@ -88,4 +88,8 @@ class SynchronousServer:
         """End the run, in a way that it can be resumed, where a round has been repeated often enough."""
         if len(repeated) > self._config.deploy.repeats:
             self._save()
-            raise RunError(f"{shortfall}; it had fewer {len(repeated)} times: {repeated[-1]}")
+            last = ", ".join(f"device {device}: {problem}" for device, problem in repeated[-1].items())
+            raise RunError(
+                f"{shortfall}; it had fewer {len(repeated)} times ({last}); devices that answer late get more time by "
+                "a larger `deploy.grace`"
+            )
