@@ -56,24 +56,26 @@ class Purpose(IntEnum):
     PAPER_SUBSET = 80  # which devices and samples belong to a smaller copy of a population
 
 
+class generator_stream:  # noqa: N801, a `with` block of this kind is as quick as a call
+    """Lend a generator on the stream of one draw, for continuous distributions; it is taken back at the end."""
+
+    __slots__ = ("_random",)
+
+    def __init__(self, seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> None:
+        self._random = _lend(seed, purpose, round, device)
+
+    def __enter__(self) -> np.random.Generator:
+        return self._random
+
+    def __exit__(self, *raised: object) -> None:
+        _idle.append(self._random)
+
+
 @contextmanager
 def stream(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> Iterator[np.random.BitGenerator]:
     """Lend the stream of random words for one draw; it is taken back at the end of the `with` block."""
-    random = _lend(seed, purpose, round, device)
-    try:
+    with generator_stream(seed, purpose, round, device) as random:
         yield random.bit_generator
-    finally:
-        _idle.append(random)
-
-
-@contextmanager
-def generator_stream(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> Iterator[np.random.Generator]:
-    """Lend a generator on the stream of one draw, for continuous distributions; it is taken back at the end."""
-    random = _lend(seed, purpose, round, device)
-    try:
-        yield random
-    finally:
-        _idle.append(random)
 
 
 def _lend(seed: int, purpose: Purpose, round: int, device: int) -> np.random.Generator:

@@ -100,8 +100,7 @@ class ProfileDevices:
         numbers = devices.tolist()
         drawn = [self._drawn(device) for device in numbers]
         kinds = [one.kind for one in drawn]
-        paces = [self._pace(device, kind, round) for device, kind in zip(numbers, kinds, strict=True)]
-        pace, network_pace = np.array(paces).reshape(-1, 2).T
+        pace, network_pace = self._paces(numbers, kinds, round)
         network = np.array([one.network for one in drawn]) * network_pace
         return Devices(
             kind=tuple(kind.name for kind in kinds),
@@ -150,13 +149,17 @@ class ProfileDevices:
             begins=random.random() * habits.slot_seconds,
         )
 
-    def _pace(self, device: int, kind: DeviceClass, round: int) -> tuple[float, float]:
-        """Return by what a device's speed and its network are multiplied in a round."""
+    def _paces(self, devices: list[int], kinds: list[DeviceClass], round: int) -> NDArray[np.float64]:
+        """Return by what the speeds of devices and their networks are multiplied in a round, in two rows."""
+        exponents = [self._exponents(device, kind, round) for device, kind in zip(devices, kinds, strict=True)]
+        return np.exp(np.array(exponents).reshape(-1, 2).T)
+
+    def _exponents(self, device: int, kind: DeviceClass, round: int) -> tuple[float, float]:
         if kind.round_spread == 0 and kind.network_round_spread == 0:
-            return 1.0, 1.0
+            return 0.0, 0.0
         with generator_stream(self._seed, Purpose.CLOCK_ROUND, round, device) as random:
             speed, network = random.standard_normal(2).tolist()
-        return float(np.exp(kind.round_spread * speed)), float(np.exp(kind.network_round_spread * network))
+        return kind.round_spread * speed, kind.network_round_spread * network
 
 
 @dataclass(frozen=True)

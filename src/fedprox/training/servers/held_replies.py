@@ -6,8 +6,8 @@ device was given, the device and its draws. All are worked out when the first of
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from fedprox.methods import Reply
@@ -62,8 +62,8 @@ class HeldReplies:
         ahead = list(self._waiting.values())
         room = max(self._most - len(needed), 0)
         if len(ahead) > room:
-            ahead = heapq.nsmallest(room, ahead, key=lambda job: (job.ends_at, job.order))
+            ahead = sorted(ahead, key=attrgetter("ends_at", "order"))[:room]
         for job in ahead:
             del self._waiting[job.order]
-        together = sorted([*needed.values(), *ahead], key=lambda job: (job.version, job.order))
+        together = sorted([*needed.values(), *ahead], key=attrgetter("version", "order"))
         self._known.update(zip([job.order for job in together], self._solve(together), strict=True))
