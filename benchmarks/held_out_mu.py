@@ -159,7 +159,9 @@ def _judged(cache: Cache, name: str, mu: str, best: str) -> tuple[float, float, 
 
 
 def _rounds(run: dict[str, Any], target: float) -> float:
-    return next((at for at, loss in enumerate(run["losses"]) if loss is not None and loss <= target), math.inf)
+    """Return the first round with that loss, at least 1: a run that ends above its start has it before the first."""
+    reached = (at for at, loss in enumerate(run["losses"]) if loss is not None and loss <= target)
+    return max(1, next(reached, math.inf))
 
 
 def _table(cache: Cache) -> Iterator[str]:
