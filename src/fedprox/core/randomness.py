@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import IntEnum
 from typing import Any
 
@@ -56,13 +56,20 @@ class Purpose(IntEnum):
     PAPER_SUBSET = 80  # which devices and samples belong to a smaller copy of a population
 
 
-class generator_stream:  # noqa: N801, a `with` block of this kind is as quick as a call
+def generator_stream(
+    seed: int, purpose: Purpose, round: int = 0, device: int = 0
+) -> AbstractContextManager[np.random.Generator]:
     """Lend a generator on the stream of one draw, for continuous distributions; it is taken back at the end."""
+    return _Loan(_lend(seed, purpose, round, device))
+
+
+class _Loan(AbstractContextManager[np.random.Generator]):
+    """A `with` block that gives a generator back at its end; faster than `contextmanager`."""
 
     __slots__ = ("_random",)
 
-    def __init__(self, seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> None:
-        self._random = _lend(seed, purpose, round, device)
+    def __init__(self, random: np.random.Generator) -> None:
+        self._random = random
 
     def __enter__(self) -> np.random.Generator:
         return self._random
