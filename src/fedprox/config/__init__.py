@@ -1,8 +1,8 @@
 """The configuration of a run: every setting, its default and its rule.
 
-A config is a frozen tree of sections. It is read from TOML, a dict or keyword arguments, refuses what it does not
-know, and says so in one sentence: the field, the rule, the value. `to_toml` writes the whole resolved config back, so
-that a run folder is enough to run it again.
+A config is a frozen tree of sections. It is read from TOML, a dict or keyword arguments, and anything unknown or
+invalid is refused in one sentence: the field, the rule, the value. `to_toml` writes the complete resolved config back,
+so that a run folder is enough to run it again.
 
     >>> config = Config.from_dict({"method": {"mu": 1.0}})
     >>> config.method.mu, config.solver.epochs

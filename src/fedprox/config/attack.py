@@ -22,7 +22,7 @@ class AttackConfig(Section):
     Attributes:
       share: of all devices.
       kind: what they send.
-      strength: how far they go; 0 takes the kind's own default.
+      strength: how strong the attack is; 0 takes the default of its kind.
     """
 
     share: Share = 0.0

@@ -1,6 +1,6 @@
 """The registry: every part that a config can name, and where it is.
 
-A part of the library is one file plus one line here. What stands behind a name is the part itself or a callable that
+A part of the library is one file plus one line here. The object behind a name is the part itself or a callable that
 returns it, as for parts from elsewhere (`fedprox.config.parts`), and is imported when a config names it.
 """
 

@@ -8,8 +8,8 @@
 | `initial` | softmax regression starts from zeros (the text does not say) | its weights are uniform (Glorot) |
 | `dissimilarity` | E_k has the masses p_k = n_k / n (Definition 3) | is a plain mean over devices |
 
-Every key follows the paper by default but `alpha_beta`. The code that acts on a setting takes a plain number, which is
-what the methods here turn the words into.
+Every key but `alpha_beta` follows the paper by default. The code that acts on a setting takes a plain number, which the
+methods here derive from the words.
 """
 
 from __future__ import annotations

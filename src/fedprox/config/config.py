@@ -1,4 +1,4 @@
-"""The whole config of a run, and the sentence that a bad one gets."""
+"""The complete config of a run, and the error for an invalid one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Config(Section):
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Config:
-        """Read a config file; of a run's own, what its config was, whatever objects from Python replaced of it."""
+        """Read a config file; for a run's own, the part about objects from Python is left out."""
         settings = read_toml(path)
         settings.pop("replaced", None)
         return cls.from_dict(settings)
@@ -110,7 +110,7 @@ class Config(Section):
 
 
 def _sentence(error: ErrorDetails) -> str:
-    """Turn pydantic's first complaint into: `field` must be rule; got value."""
+    """Turn pydantic's first error into: `field` must be rule; got value."""
     owner: Any = Config
     path: list[str] = []
     rule = "valid"

@@ -62,7 +62,7 @@ def broken_rule(error: ErrorDetails, rule: str) -> str:
 
 
 class Section(BaseModel):
-    """A group of settings: frozen, strict about types, closed to unknown keys."""
+    """A group of settings: frozen, strict about types, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
 

@@ -18,8 +18,9 @@ __all__ = ["with_overrides"]
 def with_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Apply `section.key=value` strings to nested settings; the last one wins.
 
-    The value is read as TOML, and as plain text where it is not valid TOML or the key wants text. With another
-    `method.name`, settings of the method before that the new one does not have are left out, and so for other parts.
+    The value is read as TOML, and as plain text where it is not valid TOML or the key's type is text. With another
+    `method.name`, settings of the previous method that the new one does not have are dropped; the same holds for other
+    parts.
 
     >>> with_overrides({"seed": 1}, ["method.mu=0.1", "data.path=./x", "seed=2"])
     {'seed': 2, 'method': {'mu': 0.1}, 'data': {'path': './x'}}
@@ -63,18 +64,18 @@ def _read(override: str) -> tuple[str, str, str]:
 
 
 def _keep_what_fits(settings: dict[str, Any], place: Place, name: Any) -> None:
-    """Take away what a recipe says of its own part, such as a method's mu, when another one is asked for."""
+    """Drop a recipe's settings of its own part, such as a method's mu, when another part is chosen."""
     try:
         known = {*_fields(place.section), *keys_of_section(place.section, {**settings, place.key: name})}
         unused = set(_MU_KEYS) if place.group == "methods" and not takes_mu(name) else set()
     except ConfigError:
-        return  # the name is at fault, which is said when the config is read
+        return  # the name is wrong, which is reported when the config is read
     for key in [key for key in settings if key != place.key and (key not in known or key in unused)]:
         del settings[key]
 
 
 def _override_value(section: str, key: str, text: str, settings: Mapping[str, Any]) -> Any:
-    """Return the value as TOML, or as it is where the key wants text or the text is no TOML."""
+    """Return the value read as TOML, or unchanged if the key's type is text or the text is not TOML."""
     field = _fields(section).get(key)
     if (field.annotation if field is not None else _own_annotation(section, key, settings)) is str:
         return text

@@ -1,7 +1,7 @@
 """The keys that a part adds to its section: the keyword parameters of its callable, with their types and defaults.
 
 A parameter's annotation is its rule. One with a `Field` of `fedprox.config.fields` (`Positive`, `Count`, …) has its own
-words; a plain `float`, `int`, `bool`, `str` or `Literal` is enough. Without one the type of the default counts.
+words; a plain `float`, `int`, `bool`, `str` or `Literal` is enough. Without one the type of the default is used.
 
 >>> def half(strength: float = 0.5, *, seed=0): ...
 >>> keys = part_keys("methods", half)
@@ -38,13 +38,13 @@ REQUIRED: Any = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class Group:
-    """What the callables of a group receive that is no key.
+    """The arguments that the callables of a group receive besides their keys.
 
     Attributes:
       first: the names of the first arguments.
-      is_function: whether the part itself is a function of `first`, and not what a callable makes of it.
-      always: what else is passed to a callable with a parameter of that name.
-      also: what may stand in place of a part's name, in words.
+      is_function: whether the part itself is a function of `first`, not the result of a callable.
+      always: what is also passed to a callable with a parameter of that name.
+      also: what may be given instead of a part's name, in words.
     """
 
     first: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Key:
     default: Any = field(default=REQUIRED)
 
     def checked(self, place: str, value: Any) -> Any:
-        """Return the value as the callable wants it, or say why it cannot be one."""
+        """Return the value as the callable expects it; raises ConfigError for an invalid one."""
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"`{place}` must be a finite number; got {value!r}")
         adapter = _adapter(self.annotation)
@@ -102,7 +102,7 @@ def returns_part(group: str, value: Any) -> bool:
 
 
 def part_keys(group: str, value: Any) -> dict[str, Key]:
-    """Return the keys of the object behind a name; a part that is an object, and no callable, has none."""
+    """Return the keys of the object behind a name; a part that is an object, not a callable, has none."""
     kind = GROUPS[group]
     is_called = returns_part(group, value)
     if not is_called and not (kind.is_function and inspect.isroutine(value)):
@@ -117,14 +117,14 @@ def part_keys(group: str, value: Any) -> dict[str, Key]:
 
 
 def passed_always(group: str, value: Any) -> list[str]:
-    """Return the parameters of a callable that are no keys, but are passed to it."""
+    """Return the parameters of a callable that are passed to it but are not keys."""
     return [each.name for each in _parameters(value) if each.name in GROUPS[group].always]
 
 
 def _parameters(value: Any) -> list[inspect.Parameter]:
     try:
         return _inspected(value)
-    except TypeError:  # an object that cannot be a key of a cache
+    except TypeError:  # the object is not hashable
         return _inspected.__wrapped__(value)
 
 
@@ -138,7 +138,7 @@ def _inspected(value: Any) -> list[inspect.Parameter]:
 
 
 def _leading(value: Any) -> int:
-    """Return how many parameters a function is called with: the first ones, as far as they have no default."""
+    """Return how many parameters a function is called with: the leading ones that have no default."""
     named = [each.kind is not each.KEYWORD_ONLY and each.default is REQUIRED for each in _parameters(value)]
     return named.index(False) if False in named else len(named)
 
@@ -166,7 +166,7 @@ def _hints(value: Any) -> dict[str, Any]:
 
 
 def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
-    """Return what checks a value, strictly where TOML has the type; None for a type that no setting can have."""
+    """Return the validator of a value, strict where TOML has the type; None for a type that no setting can have."""
     plain = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
     from_toml = {Path, tuple, set, frozenset}  # which TOML writes as text and lists
     is_loose = plain in from_toml or typing.get_origin(plain) in from_toml or Path in typing.get_args(plain)

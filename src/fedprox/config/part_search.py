@@ -1,7 +1,7 @@
-"""Where modules of "module:object" parts are looked for.
+"""Where modules of "module:object" parts are searched.
 
 The command line searches the current folder last, and only once a config names such a part, so that no file in the
-folder can take the place of an installed module. Processes that a run starts elsewhere are told where to look.
+folder can take the place of an installed module. Processes that a run starts elsewhere receive the same search path.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ def add_folders(more: Iterable[str]) -> None:
 
 
 def folders() -> list[str]:
-    """Return where this process looks for modules, for a process that has to find the same ones."""
+    """Return the search path of this process, for another process that has to find the same modules."""
     return [os.path.abspath(folder) for folder in [*sys.path, *_allowed]]

@@ -57,7 +57,7 @@ def is_builtin(group: str, name: str) -> bool:
 
 
 def find_part(group: str, name: str, field: str) -> Any:
-    """Return the object behind a name; `field` is the key of the config that has it, for the error's sentence."""
+    """Return the object behind a name; `field` is the config key that names it, for the error message."""
     if name in BUILTIN[group]:
         return _imported(BUILTIN[group][name], field)
     if ":" in name:
@@ -89,9 +89,9 @@ def build_part(
 
     Args:
       group, field: as in `find_part`.
-      section: its settings that were given, and are keys of the part's callable, are passed to it.
-      given: what else the callable receives: its first arguments, and `seed` and others where it has a parameter of
-        that name.
+      section: its given settings that are keys of the part's callable are passed to it.
+      given: what the callable also receives: its first arguments, and `seed` and others if it has a parameter of that
+        name.
       settings: further settings, as if they were the section's.
     """
     name = getattr(section, field.partition(".")[2])
@@ -123,7 +123,7 @@ def _check_call(value: Any, first: Sequence[Any], arguments: Mapping[str, Any], 
 
 def _settings(keys: Mapping[str, Key], section: PartSection, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that are keys of a part's callable."""
-    if not keys:  # as for most parts that are built in every round
+    if not keys:  # true of most parts that are built in every round
         return {}
     values = {**section.given(), **settings}
     arguments = {key: values[key] for key in keys if key in values}
@@ -149,7 +149,7 @@ def capability(value: Any, name: str, default: Any) -> Any:
 
 
 def _file_hint(group: str, name: str) -> str:
-    """Return how a file is read that was given in place of a data set's name."""
+    """Return the hint for a file that was given in place of a data set's name."""
     kind = FILE_KINDS.get(PurePath(name.removesuffix(".gz")).suffix) if group == "data" else None
     return f": to read the file, set `data.name` to {kind!r} and `data.path` to {name!r}" if kind else ""
 
@@ -177,6 +177,6 @@ def _imported(path: str, field: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points of a group, each once, as long as `path`, where packages are looked for, is the same."""
+    """Return the entry points of a group, each once; cached as long as the search path `path` is the same."""
     unique = {(point.name, point.value): point for point in entry_points(group=f"fedprox.{group}")}
     return tuple(unique.values())

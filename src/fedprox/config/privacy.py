@@ -1,4 +1,4 @@
-"""`[privacy]`: clipping, noise, and what cannot go with them."""
+"""`[privacy]`: clipping, noise, and what they cannot be combined with."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _check_clipped(config: Config) -> None:
 def _sends_model_only(method: str, unknown: bool) -> bool:
     """Return whether a method declares that devices send their model and nothing else.
 
-    `unknown` is the answer where a function hides it. What the server makes of the average costs no privacy.
+    `unknown` is the answer where a function hides it. What the server does with the average costs no privacy.
     """
     return bool(capability(find_part("methods", method, "method.name"), "sends_model_only", unknown))
 

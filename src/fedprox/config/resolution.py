@@ -1,8 +1,8 @@
 """The parts that a config names, and the keys that they add to their sections.
 
-Before a config is checked as a whole, each section that names a part learns the part's keys: what is given is checked
-against the type of the callable's parameter, and what is not given takes the callable's default. So a config says all
-that its parts receive, also where the default of a part differs from that of its section.
+Before a config is checked as a whole, each section that names a part gets the part's keys: a given value is checked
+against the type of the callable's parameter, and a missing one takes the callable's default. So a config states all
+that its parts receive, even where the default of a part differs from that of its section.
 
 >>> resolve_parts({"method": {"name": "feddyn"}})
 {'method': {'name': 'feddyn', 'alpha': 0.1}}
@@ -75,7 +75,7 @@ _MU_KEYS = tuple(key for key in sections.MethodConfig.model_fields if key.starts
 
 
 def resolve_parts(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the keys of their parts checked and filled in; what is no table is left as it is."""
+    """Return settings with the keys of their parts checked and filled in; what is not a table is left as it is."""
     resolved = dict(settings)
     for name in _SECTIONS:
         section = resolved.get(name, {})
@@ -119,7 +119,7 @@ def _resolved(section: str, settings: dict[str, Any]) -> dict[str, Any]:
     keys: dict[str, Key] = {}
     for place, name in _named(section, settings):
         if is_builtin(place.group, name) and place.group != "methods" and not own:
-            continue  # its defaults are the section's, and nothing is there to be checked
+            continue  # its defaults are the section's, and there is nothing to check
         value = find_part(place.group, name, place.field)
         found = part_keys(place.group, value)
         keys |= found

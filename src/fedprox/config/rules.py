@@ -21,7 +21,7 @@ _MOST_THREADS, _MOST_DRAWS = 1024, 10**7
 
 
 def check_together(config: Config) -> None:
-    """Refuse settings that are each allowed, but not together."""
+    """Refuse settings that are allowed separately but not together."""
     needs_every_round = [
         name
         for name, active in (

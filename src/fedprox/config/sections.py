@@ -95,7 +95,7 @@ class SolverConfig(PartSection):
 
 
 class DevicesConfig(PartSection):
-    """`[devices]`: who takes part. `per_round` is the paper's K."""
+    """`[devices]`: which devices take part. `per_round` is the paper's K."""
 
     per_round: Count = 10
     sampling: Text = "uniform"
@@ -108,8 +108,8 @@ class SystemsConfig(PartSection):
 
     `server` says when the model moves: after a round, after the first K replies of a round that asked more, or
     whenever replies arrive.
-    A device with the share q of its samples in `rare_labels` is there less often, by `rare_by` * q standard deviations
-    of the devices' levels.
+    A device with the share q of its samples in `rare_labels` is available less often, by `rare_by` * q standard
+    deviations of the devices' levels.
     """
 
     model: Text = "stragglers"
@@ -184,7 +184,7 @@ class EngineConfig(PartSection):
 
 
 class DeployConfig(Section):
-    """`[deploy]`: real devices through Flower; a simulation takes no notice of it.
+    """`[deploy]`: real devices through Flower; a simulation ignores it.
 
     `devices` is their number N. In a round each may work for `deadline` seconds (0: as long as it takes; "auto": a
     multiple of what the last rounds took), and the server waits `grace` seconds more for messages to travel and
@@ -192,8 +192,8 @@ class DeployConfig(Section):
     most `repeats` times. `max_norm` is the most that a reply may add to the model (0: any; "auto": a multiple of what
     replies added lately), `max_samples` the most training samples that a device may claim (0: any), `max_weight` the
     largest weight of one device in a merge. `join_seconds` is how long the server waits for all devices at the start,
-    `nodes` has Flower's ids of the nodes of devices 0 to N - 1, which no other node can claim then. A reply that comes
-    after the server has stopped waiting is thrown away, or with `late` = "merge" merged when it comes, with a weight
+    `nodes` has Flower's ids of the nodes of devices 0 to N - 1, which no other node can claim then. A reply that
+    arrives after the server has stopped waiting is discarded, or with `late` = "merge" merged on arrival, with a weight
     that `systems.staleness` lowers.
     """
 

@@ -1,4 +1,4 @@
-"""What the selection of devices needs, and what it cannot go with."""
+"""What the selection of devices needs, and what it cannot be combined with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_plain(sampling: str) -> bool:
 
 
 def check_selection(config: Config) -> None:
-    """Refuse a selection rule without what it needs."""
+    """Refuse a selection rule whose requirements are not met."""
     name = config.devices.sampling
     if is_plain(name) or not is_builtin("samplers", name):
         return

@@ -1,4 +1,4 @@
-"""Every setting: key, rule, default and meaning, from the same fields that the errors speak of.
+"""Every setting: key, rule, default and meaning, from the same fields as the error messages.
 
 `fedprox config` prints them, and the settings page of the documentation is made from them.
 """

@@ -1,7 +1,7 @@
 """TOML in and out.
 
-`tomli_w` writes whole documents alone. What is written here are also single values, as they stand on a command line
-(`method.mu=0.1`), and lists and small tables on one line, as they stand in the documentation.
+`tomli_w` writes complete documents only. This module also writes single values, as on a command line (`method.mu=0.1`),
+and lists and small tables on one line, as in the documentation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LARGEST = 1 << 24  # bytes of a config; the time to parse one grows faster than
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file, or say in one sentence why it cannot be read."""
+    """Read a TOML file; raises a one-sentence error if it cannot be read."""
     name = f"config file {path}"
     with reading(path, "valid TOML", name=name, error=ConfigError):
         with Path(path).open("rb") as file:

@@ -1,4 +1,4 @@
-"""The folder in which compiled programs are kept between runs, where it can be written."""
+"""The folder that keeps compiled programs between runs, if it is writable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CacheWarning(UserWarning):
 
 
 def cache_folder() -> Path | None:
-    """Return the folder for compiled programs, or None, with a warning, where it cannot be written."""
+    """Return the folder for compiled programs, or None, with a warning, if it is not writable."""
     folder = platformdirs.user_cache_path("fedprox") / "xla"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,10 +39,10 @@ def cache_folder() -> Path | None:
 
 
 class KeptPrograms:
-    """Compiled programs in a folder, each whole or not there: written under another name, with a digest before it.
+    """Compiled programs in a folder, each with a digest and written atomically (under another name, then renamed).
 
-    An entry that does not have its digest is removed, and the program is compiled again. It has the two methods that
-    JAX asks of a cache.
+    An entry that does not match its digest is removed, and the program is compiled again. The class has the two methods
+    that JAX expects of a cache.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,7 +63,7 @@ class KeptPrograms:
         return None
 
     def put(self, key: str, value: bytes) -> None:
-        """Keep a program; where that fails, as on a full disk, nothing is left of it."""
+        """Store a program; if that fails, as on a full disk, nothing is left behind."""
         temporary = self._path / f".{secrets.token_hex(8)}.new"
         try:
             temporary.write_bytes(hashlib.sha256(key.encode() + value).digest() + value)

@@ -1,8 +1,8 @@
-"""Child processes that end with the process that started them, however that one ends.
+"""Child processes that end with the process that started them, however it ends.
 
-Linux sends a signal to a child whose parent dies (`prctl`, PR_SET_PDEATHSIG); other systems have nothing like it, and
-there a child of a killed process stays. The child asks for it itself, before it becomes the command: a function
-between fork and exec (`preexec_fn`) is not safe in a process with threads, such as those of JAX.
+Linux sends a signal to a child whose parent dies (`prctl`, PR_SET_PDEATHSIG); other systems have no equivalent, and the
+child of a killed process keeps running there. The child requests the signal itself, before it executes the command: a
+function between fork and exec (`preexec_fn`) is not safe in a process with threads, such as those of JAX.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def compiled(function: Callable[..., Any], *, small: bool = False) -> Callable[.
     options: dict[str, Any] = {"xla_cpu_multi_thread_eigen": False}
     if small:
         options["xla_cpu_experimental_ynn_fusion_type"] = ""
-        options["xla_backend_optimization_level"] = 2  # 3 writes more short loops out, number by number
+        options["xla_backend_optimization_level"] = 2  # 3 unrolls more short loops
     return jax.jit(one_kernel(function) if small else in_fast_forms(function), compiler_options=options)
 
 
@@ -53,8 +53,8 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     XLA runs a program as a list of small kernels and pays about 0.1 microseconds for each. That is most of the time
     of a mini-batch step of a small model, and none of it remains when the whole loop is one kernel. It pays only as
     long as products of two matrices are small (at most `SMALL` in every dimension; those with a vector may be of any
-    size), and for gathers, which would otherwise be divided over threads. All arrays must be needed: XLA ends the
-    process over one that is not.
+    size), and for gathers, which would otherwise be divided over threads. All arrays must be used: XLA aborts the
+    process over an unused one.
     """
     if jax.default_backend() != "cpu":
         return function
@@ -142,9 +142,9 @@ def prepare() -> None:
 
 
 def _use_cache(programs: KeptPrograms) -> None:
-    """Have JAX keep programs in ours instead of its own cache, which takes damaged entries as they are.
+    """Make JAX use this cache instead of its own, which loads damaged entries unchecked.
 
-    JAX has no public way to do so; where its inside has changed, its own cache is used.
+    JAX has no public interface for this; if its internals have changed, its own cache is used.
     """
     from jax._src import compilation_cache
 
@@ -153,15 +153,15 @@ def _use_cache(programs: KeptPrograms) -> None:
 
 
 def _keep_memory() -> None:
-    """Have the C library keep freed arrays for the next round, instead of giving them back to the system.
+    """Make the C library keep freed memory for the next round instead of returning it to the system.
 
-    A round of a model of megabytes frees all it has allocated, and to have its pages made again takes as long as the
-    arithmetic on them. GNU's library alone can be asked; others are left as they are.
+    With a model of several megabytes, a round frees all that it has allocated, and mapping the pages again takes as
+    long as the arithmetic on them. Only the GNU C library supports this; others are left as they are.
     """
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         with contextlib.suppress(OSError, AttributeError, TypeError):
             adjust = ctypes.CDLL(None).mallopt
-            adjust(_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
+            adjust(_MMAP_THRESHOLD, 32 << 20)  # the largest value that it accepts
             adjust(_TRIM_THRESHOLD, 512 << 20)
 
 

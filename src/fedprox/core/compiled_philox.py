@@ -1,7 +1,7 @@
 """The Philox generator within a compiled program; `fedprox.core.philox` has the equations.
 
-JAX computes with 32-bit numbers unless it is asked for longer ones, as it is here. Programs are given such numbers as
-their halves.
+JAX computes with 32-bit numbers unless 64-bit ones are enabled, as they are here. Programs receive 64-bit numbers as
+two halves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fields that a class of a user's own declares, with a type or without one.
+"""Fields that a user's class declares, with or without a type.
 
 `@dataclass` ignores an attribute without a type: `proximal = True` in a subclass would silently leave the inherited
 default in place. A subclass of `DeclaredFields` takes such an attribute as the new default of the inherited field, and
@@ -38,7 +38,7 @@ class DeclaredFields:
             cls.__annotations__ = {**own, **untyped}
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Refuse a class whose fields nothing has made keys."""
+        """Refuse a class that declares fields but is not a dataclass."""
         declared = [name for name in inspect.get_annotations(cls) if not name.startswith("_")]
         if declared and "__dataclass_fields__" not in vars(cls):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""What goes wrong, in words a person can act on.
+"""Errors, with messages that say what to do.
 
 Every error a user can cause is a `FedProxError` whose message is one sentence that names the field or file, the
 rule, and the value. The command line prints that sentence alone and exits with the error's `exit_code`.
@@ -26,12 +26,12 @@ _LONGEST = 2000  # characters of a sentence
 
 
 class FedProxError(Exception):
-    """Base of all errors that are answered with a sentence instead of a traceback."""
+    """Base of all errors that are reported as one sentence instead of a traceback."""
 
     exit_code = 1
 
     def __str__(self) -> str:
-        """Return the sentence as any terminal takes it: what is not UTF-8 is escaped, and a very long one is cut."""
+        """Return the sentence as any terminal can print it: escaped where it is not UTF-8, and cut if very long."""
         text = super().__str__().encode("utf-8", "backslashreplace").decode()
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
@@ -55,11 +55,11 @@ class RunFolderError(FedProxError):
 
 
 class RunError(FedProxError):
-    """A run that failed while it was under way."""
+    """A run that failed while it was running."""
 
 
 def input_error(kind: str, sentence: str) -> FedProxError | None:
-    """Return the error of bad input that another process has named, or None where the kind is another.
+    """Return the error of bad input that another process has reported, or None for any other kind.
 
     >>> input_error("DataError", "x must be numbers; got str")
     DataError('x must be numbers; got str')
@@ -69,7 +69,7 @@ def input_error(kind: str, sentence: str) -> FedProxError | None:
 
 
 def short(value: object) -> str:
-    """Return a value as a sentence can hold it: its representation, cut where it is long.
+    """Return a value's representation, shortened to fit into a sentence.
 
     >>> short("x" * 1000)[-3:]
     'xx…'

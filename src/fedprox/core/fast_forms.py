@@ -5,12 +5,11 @@ channels (and space, inputs, outputs for the weights). In a program's entry comp
 itself, in the body of a loop it does not; the derivatives of a convolution are not in that order and take twenty times
 as long there. And it has no fast code for the derivative of a maximum over windows.
 
-So before a program is compiled, its operations are looked through (in calls, loops and branches too) and such
-convolutions are written as transpose, convolution, transpose, such derivatives as comparisons. A convolution of few
-outputs, as the first of most networks is, computes neighbouring pixels as further outputs, or the same pixel of all
-examples at once where each output takes many operations. The derivative by the weights is summed over a few examples
-at a time. What the program computes stays the same, up to rounding. A program
-without any of them is left as it is.
+So before a program is compiled, its operations are searched (in calls, loops and branches too): such convolutions are
+rewritten as transpose, convolution, transpose, such derivatives as comparisons. A convolution of few outputs, as the
+first of most networks is, computes neighbouring pixels as further outputs, or the same pixel of all examples at once
+where each output takes many operations. The derivative by the weights is summed over a few examples at a time. What the
+program computes stays the same, up to rounding. A program without any of them is left as it is.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def _with_fast_forms(value: Any) -> Any:
 
 
 def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
-    """Return how to compute an operation that XLA computes slowly, or None."""
+    """Return a faster way to compute an operation that XLA computes slowly, or None."""
     params, name = equation.params, equation.primitive.name
     if name == "conv_general_dilated" and (form := _lane_form(equation)) is not None:
         return form
@@ -125,7 +124,7 @@ def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
 
 
 def _lane_form(equation: Any) -> Callable[..., jax.Array] | None:
-    """Return how to compute a convolution of images in the order height, channels, width, examples, or None."""
+    """Return a function that computes a convolution in the order height, channels, width, examples, or None."""
     params, (left, right) = equation.params, (each.aval for each in equation.invars)
     images, weights, outputs = map(tuple, params["dimension_numbers"])
     if not _is_single(params) or left.dtype != right.dtype or left.dtype != equation.outvars[0].aval.dtype:
@@ -185,7 +184,7 @@ def _convolution(left: jax.Array, right: jax.Array, *, dimension_numbers: Any, *
 
 
 def _tile(left: tuple[int, ...], right: tuple[int, ...], params: Any) -> tuple[int, int] | None:
-    """Return how many pixels, down and across, a convolution of images computes as outputs of one; None for as it is.
+    """Return how many pixels, down and across, a convolution computes as outputs of one; None leaves it as it is.
 
     The library's kernel makes 32 outputs at once, also where fewer are asked for. With a tile of s x t pixels the
     weights are a window of (height + s - 1) x (width + t - 1) with s t times the outputs, each of them shifted, and the

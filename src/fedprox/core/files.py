@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written under another name, flushed to disk, then renamed.
+"""Files written atomically: under another name, flushed to disk, then renamed.
 
 Arrays are stored as safetensors, with a SHA-256 of their names, types, shapes and bytes in the header, so that a
 changed bit is found when the file is read.
@@ -41,7 +41,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Flush the rename itself; Windows opens no folders, and needs no such thing."""
+    """Flush the rename itself; Windows cannot open folders, and does not need this."""
     if _IS_WINDOWS:
         return
     folder = os.open(path, os.O_RDONLY)
@@ -64,7 +64,7 @@ def write_tensors(
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any] | None]:
     """Read named arrays and the values of `write_tensors`; refuse a file whose digest is not that of its content.
 
-    A safetensors file of other origin has no digest to check; its values are None.
+    A safetensors file from elsewhere has no digest to check; its values are None.
     """
     try:
         with safetensors.safe_open(path, "numpy") as file:
@@ -88,7 +88,7 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str,
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Read the values of `write_tensors` alone; of the arrays nothing is read, so that the digest is not checked."""
+    """Read the values of `write_tensors` alone; the arrays are not read, so the digest is not checked."""
     try:
         with safetensors.safe_open(path, "numpy") as file:
             return dict(json.loads(json.loads(file.metadata()[_HEADER])["values"]))
@@ -112,7 +112,7 @@ def json_line(record: Mapping[str, Any]) -> str:
     """Return a record as one line of JSON; numbers that are not finite become null."""
     try:
         return json.dumps(record, allow_nan=False, default=_plain) + "\n"
-    except ValueError:  # a number is not finite, which is rare; to look at every number takes nine tenths of the time
+    except ValueError:  # a number is not finite, which is rare; checking every number takes nine tenths of the time
         return json.dumps(_plain(record), allow_nan=False) + "\n"
 
 

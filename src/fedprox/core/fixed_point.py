@@ -1,4 +1,4 @@
-"""The sum of many replies in one place, whatever their order: fixed-point numbers in 64-bit integers.
+"""The sum of many replies, independent of their order: fixed-point numbers in 64-bit integers.
 
 A sum along a tree (`TreeSum`) has the same bits in every order, but holds every partial sum that waits for its sibling:
 when n replies arrive in random order, about 0.4 n at once. Integers add up to the same result in every order, so here
@@ -7,10 +7,10 @@ each reply is rounded to multiples of 2^-42 and added to one running total:
     total <- total + round(2^42 weight reply)
 
 Memory is that of the total, 8 bytes per parameter, and of a little scratch, however many replies there are. Totals of
-parts of the replies add up exactly too, so that a tree of servers gives the bits of a single one. The price is the
-rounding, at most 2^-43 = 1.1e-13 per reply, and a range: every entry of a reply must lie between -2^20 and 2^20, about
-a million, and the weights must sum to at most 1, so that nothing can overflow. A reply outside of it, or one that is
-not a number, is refused and leaves the total as it was.
+parts of the replies add up exactly too, so that a tree of servers gives the bits of a single one. The cost is the
+rounding, at most 2^-43 = 1.1e-13 per reply, and a limited range: every entry of a reply must lie between -2^20 and
+2^20, about a million, and the weights must sum to at most 1, so that nothing can overflow. A reply outside this range,
+or one with NaN, is refused and leaves the total as it was.
 """
 
 from __future__ import annotations

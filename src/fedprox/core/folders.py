@@ -1,8 +1,8 @@
-"""Folders that are either whole or not there: made under another name, and put in the place of an older one at once.
+"""Folders published atomically: made under another name, then exchanged with the older one in one step.
 
-Linux and macOS exchange two folders in one step, so that at no moment there is none; elsewhere the older one is renamed
-first. A folder that is being made has an unpredictable name and a locked file beside it. What a process left that died
-while it made one is not locked, and is removed when the next one is begun.
+Linux and macOS can exchange two folders, so that one is there at every moment; elsewhere the older one is renamed
+first. A folder that is being made has an unpredictable name and a locked file beside it. The leftovers of a process
+that died are not locked, and are removed when the next folder is begun.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def _locked(target: Path) -> tuple[str, IO[bytes]]:
     while True:
         stem = str(target.with_name(f".{target.name}.{secrets.token_hex(8)}"))
         file = Path(f"{stem}.lock").open("xb")  # noqa: SIM115 - it is open as long as the folder is being made
-        # another process may have taken it for what a dead one left, until it was locked
+        # until it was locked, another process may have removed it as a leftover
         if try_lock(file) and Path(file.name).exists():
             return stem, file
         file.close()
 
 
 def _remove_left_over(target: Path) -> None:
-    """Remove what dead processes left that made the folder `target`."""
+    """Remove what processes left behind that died while they made the folder `target`."""
     if not can_lock():
         return
     for folder in [path for path in target.parent.glob(".*") if _is_left_over(path, target.name)]:

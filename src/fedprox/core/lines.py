@@ -42,7 +42,7 @@ def stack_lines(trees: Sequence[Tree]) -> Tree:
 
 
 def split_lines(lines: Tree, count: int) -> list[Tree]:
-    """Return the lines as trees of their own; the memory of one does not hold that of all.
+    """Return the lines as separate trees, each with its own memory.
 
     >>> [each["a"].tolist() for each in split_lines({"a": np.array([[1, 2], [3, 4]])}, 2)]
     [[1, 2], [3, 4]]
@@ -154,7 +154,7 @@ def _sum(leaf: NDArray[Any]) -> NDArray[Any]:
 
 
 def _pairs(operation: np.ufunc, leaf: NDArray[Any]) -> NDArray[Any]:
-    """Return what `operation` makes of each two neighbours; a last one without a neighbour stays as it is."""
+    """Return `operation` of each pair of neighbours; a last one without a neighbour stays as it is."""
     pairs = len(leaf) // 2
     made = np.empty((len(leaf) - pairs, *leaf.shape[1:]), leaf.dtype)
     operation(leaf[0 : 2 * pairs : 2], leaf[1 : 2 * pairs : 2], out=made[:pairs])

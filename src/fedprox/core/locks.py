@@ -1,7 +1,7 @@
 """Locks on open files, held until the file is closed or the process ends, however it ends.
 
-POSIX systems have `flock`, Windows has byte ranges. Where there is neither, a lock is granted to everyone: a second
-process that writes to the same folder is then not noticed.
+POSIX systems have `flock`, Windows has byte ranges. Where there is neither, every lock is granted, and a second process
+that writes to the same folder is not detected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if posix is None:
     with contextlib.suppress(ImportError):
         import msvcrt as windows
 
-_BYTE = 1 << 30  # Windows forbids others to read what is locked, so this lies beyond the end of the file
+_BYTE = 1 << 30  # Windows does not let others read what is locked, so this lies beyond the end of the file
 
 
 def can_lock() -> bool:
@@ -32,7 +32,7 @@ def can_lock() -> bool:
 
 
 def open_own(path: Path) -> IO[bytes]:
-    """Open a regular file of our own in a shared folder; a pipe or link that others put there is not waited for."""
+    """Open a regular file of this user in a shared folder; a pipe or link put there by others does not block."""
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
     found = os.fstat(number)
     if not stat.S_ISREG(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):

@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, load. Where a system cannot say, the answer is None or the next best one."""
+"""Cores, memory and load of this machine; None, or the best estimate, where the system does not report them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def usable_cores() -> int:
 
 
 def peak_memory() -> float | None:
-    """Return the most memory, in MB, that this process has had; None where the system does not count it."""
+    """Return the peak memory of this process in MB; None where the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -31,7 +31,7 @@ def peak_memory() -> float | None:
 
 
 def free_memory() -> float | None:
-    """Return the free memory in GB, or None where the system does not say."""
+    """Return the free memory in GB, or None where the system does not report it."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     except (AttributeError, ValueError, OSError):
@@ -39,7 +39,7 @@ def free_memory() -> float | None:
 
 
 def total_memory() -> int | None:
-    """Return all memory of the machine in bytes, or None where the system does not say."""
+    """Return the machine's total memory in bytes, or None where the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -47,7 +47,7 @@ def total_memory() -> int | None:
 
 
 def load_average() -> float | None:
-    """Return the load of the last minute, or None where the system does not say."""
+    """Return the load average of the last minute, or None where the system does not report it."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""The columns of `metrics.jsonl`: the library's own, and all others, which are metrics of a user's."""
+"""The columns of `metrics.jsonl`: the library's own, and the user's metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESERVED_NAMES = KNOWN_COLUMNS | {
     *("method", "seeds", "stragglers", "best_test_accuracy"),
     *("diverged", "exploded", "first_diverged_round", "first_exploded_round"),
 }
-"""What no metric can be called: those columns, and the others of a comparison's table."""
+"""Names that a metric cannot have: those columns, and the others of a comparison's table."""
 
 
 def own_columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -1,8 +1,8 @@
 """The Philox generator for many draws at once, as array operations.
 
-To set NumPy's generator to one draw after another takes a few microseconds each. Here the words of many draws come out
-of one computation, and are those that NumPy's generator gives. A block of four words is ten rounds on the counter
-(c0, c1, c2, c3) with the key (k0, k1), all 64-bit numbers:
+Setting NumPy's generator to one draw after another takes a few microseconds each. Here one computation gives the words
+of many draws, the same that NumPy's generator gives. A block of four words is ten rounds on the counter (c0, c1, c2,
+c3) with the key (k0, k1), all 64-bit numbers:
 
     (h0, l0) = M0 c0,  (h1, l1) = M1 c2          the upper and lower halves of 128-bit products
     c <- (h1 ^ c1 ^ k0, l1, h0 ^ c3 ^ k1, l0),   k <- k + W

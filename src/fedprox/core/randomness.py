@@ -45,7 +45,7 @@ class Purpose(IntEnum):
     RESAMPLED_DEVICES = 41  # further sets of devices for one round, to estimate an expectation
     CLOCK_DEVICE = 50  # what a device is on the clock: its class, speed, network and time zone
     CLOCK_ROUND = 51  # how fast it is in one round
-    CLOCK_CANDIDATES = 52  # who is looked at next where chosen devices are away
+    CLOCK_CANDIDATES = 52  # which device is tried next when a chosen one is unavailable
     CLOCK_HABIT = 53  # what a device decides in a slot of time: whether to come or go
     FLEET_LINE = 54  # which line of a fleet file a device is
     FLEET_JOIN = 55  # which network or availability a line of an imported fleet gets
@@ -59,7 +59,7 @@ class Purpose(IntEnum):
 def generator_stream(
     seed: int, purpose: Purpose, round: int = 0, device: int = 0
 ) -> AbstractContextManager[np.random.Generator]:
-    """Lend a generator on the stream of one draw, for continuous distributions; it is taken back at the end."""
+    """Lend a generator on the stream of one draw, for continuous distributions, until the end of the `with` block."""
     return _Loan(_lend(seed, purpose, round, device))
 
 
@@ -80,7 +80,7 @@ class _Loan(AbstractContextManager[np.random.Generator]):
 
 @contextmanager
 def stream(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> Iterator[np.random.BitGenerator]:
-    """Lend the stream of random words for one draw; it is taken back at the end of the `with` block."""
+    """Lend the stream of random words for one draw, until the end of the `with` block."""
     with generator_stream(seed, purpose, round, device) as random:
         yield random.bit_generator
 
@@ -88,7 +88,7 @@ def stream(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> Iter
 def _lend(seed: int, purpose: Purpose, round: int, device: int) -> np.random.Generator:
     try:
         random = _idle.pop()
-    except IndexError:  # asked first, another thread could take the last one in between
+    except IndexError:  # after a check, another thread could still take the last one
         random = np.random.Generator(np.random.Philox(0))
     state: Any = {  # of plain numbers, which are read in half the time of arrays
         "bit_generator": "Philox",
@@ -102,7 +102,7 @@ def _lend(seed: int, purpose: Purpose, round: int, device: int) -> np.random.Gen
     return random
 
 
-# Generators that are not in use: to make one takes ten times as long as to set one to another draw.
+# Generators that are not in use: making one takes ten times as long as setting one to another draw.
 _idle: deque[np.random.Generator] = deque(maxlen=64)
 _EMPTY = (0, 0, 0, 0)
 

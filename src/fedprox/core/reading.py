@@ -1,8 +1,8 @@
-"""The boundary where files from outside are read: whatever is wrong with one becomes a sentence.
+"""The boundary where files from outside are read: any fault in one becomes a one-sentence error.
 
-A reader does its work inside `reading`. What the operating system, NumPy, Arrow or a parser raises there, also for lack
-of memory, is answered with a `FedProxError` that names the file; our own sentences pass as they are. Compressed
-files end at a stated size: half of this machine's memory, beyond which they could not be used anyway.
+A reader does its work inside `reading`. What the operating system, NumPy, Arrow or a parser raises there, lack of
+memory included, becomes a `FedProxError` that names the file; our own errors pass unchanged. Compressed files end at a
+stated size: half of this machine's memory, beyond which they could not be used anyway.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _MOST_WORDS = 200  # characters of another library's message
 def reading(
     path: str | Path, kind: str, *, name: str = "", missing: str = "", error: type[FedProxError] = DataError
 ) -> Iterator[None]:
-    r"""Turn whatever goes wrong while `path` is read into one sentence.
+    r"""Turn any failure while `path` is read into a one-sentence error.
 
     Args:
       path: the file or folder.
       kind: what it should have been, such as "a readable npz file".
-      name: what the sentence calls it; the path itself by default.
+      name: its name in the sentence; defaults to the path.
       missing: the sentence where it does not exist.
       error: the class of the error.
 
@@ -68,7 +68,7 @@ def reason(failure: BaseException) -> str:
 
 
 def printable(text: object) -> str:
-    r"""Return text that any terminal takes: bytes of file names that are not UTF-8 are escaped.
+    r"""Return text that any terminal can print: bytes of file names that are not UTF-8 are escaped.
 
     >>> printable("caf\udce9")
     'caf\\udce9'
@@ -77,7 +77,7 @@ def printable(text: object) -> str:
 
 
 def read_json(content: bytes) -> Any:
-    r"""Parse JSON whose texts can all be written again: half of a surrogate pair stays as its escape.
+    r"""Parse JSON so that every string can be written again: half of a surrogate pair stays an escape.
 
     >>> read_json(b'{"name": "\\ud800"}')
     {'name': '\\ud800'}
@@ -95,7 +95,7 @@ def _printable_texts(value: Any) -> Any:
 
 
 def most_unpacked() -> int:
-    """Return how many bytes a compressed file may have when it is unpacked: half of the machine's memory."""
+    """Return how large a compressed file may be when unpacked, in bytes: half of the machine's memory."""
     return (total_memory() or _USUAL) // 2
 
 

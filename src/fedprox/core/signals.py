@@ -15,7 +15,7 @@ __all__ = ["StopOnSignal", "exits_on_termination", "interrupts_between_rounds"]
 class StopOnSignal:
     """A callback that ends the run after the round in which a signal came.
 
-    A second signal of the same kind is answered in the system's usual way, for those who cannot wait.
+    A second signal of the same kind has its usual effect and ends the process at once.
     """
 
     def __init__(self, *signals: signal.Signals) -> None:
@@ -38,7 +38,7 @@ class StopOnSignal:
 
     @property
     def exit_code(self) -> int:
-        """The exit code that tells of the signal: 130 for an interrupt, 143 for a termination."""
+        """The exit code for the signal: 130 for an interrupt, 143 for a termination."""
         return 0 if self.signal is None else 128 + self.signal
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -48,9 +48,9 @@ class StopOnSignal:
 
 @contextmanager
 def interrupts_between_rounds() -> Iterator[Callable[[], bool]]:
-    """Note an interrupt instead of raising it; yield a function that tells whether one came.
+    """Record an interrupt instead of raising it; yield a function that returns whether one came.
 
-    Where the program answers interrupts in its own way, or this is not the main thread, nothing is changed. A second
+    If the program has its own handler for interrupts, or this is not the main thread, nothing is changed. A second
     interrupt raises KeyboardInterrupt as usual.
     """
     is_main = threading.current_thread() is threading.main_thread()
@@ -63,7 +63,7 @@ def interrupts_between_rounds() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def exits_on_termination() -> Iterator[None]:
-    """Turn a SIGTERM into SystemExit(143), so that what is under way is cleaned up as after an interrupt."""
+    """Turn a SIGTERM into SystemExit(143), so that work in progress is cleaned up as after an interrupt."""
     if threading.current_thread() is not threading.main_thread():  # Python delivers signals to the main thread alone
         yield
         return

@@ -1,4 +1,4 @@
-"""Student's t: how many standard errors a 95% interval reaches to each side."""
+"""Student's t: the half-width of a 95% interval, in standard errors."""
 
 from __future__ import annotations
 

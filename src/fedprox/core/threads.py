@@ -1,6 +1,6 @@
 """Threads that run compiled programs side by side; the programs release Python's lock while they run.
 
-The thread that asks is one of them: to wake it up for every answer would cost more than a small device's work. The
+The calling thread is one of them: waking it up for every answer would cost more than a small device's work. The
 others wait on one queue. They are plain threads, not those of an executor, whose futures cost a round of small devices
 two percent of its time.
 """
@@ -28,7 +28,7 @@ Jobs = SimpleQueue[Callable[[], None] | None]  # None: the end
 
 
 class Workers:
-    """The thread that asks and its helpers."""
+    """The calling thread and its helpers."""
 
     def __init__(self, count: int = 0) -> None:
         self.count = count or usable_cores()
@@ -58,7 +58,7 @@ class Workers:
             error = None
             try:
                 work(pending)  # shared: each position goes to one thread
-            except BaseException as caught:  # it is raised where the answers are waited for
+            except BaseException as caught:  # it is raised where the answers are collected
                 error = caught
             ended.put(error)
 
@@ -85,7 +85,7 @@ class Workers:
             item = next(items, None) if following.cancel() else following.result()
 
     def close(self) -> None:
-        """End the threads. Whatever is asked for afterwards is done by the thread that asks alone."""
+        """End the threads. Later tasks run in the calling thread alone."""
         self._dismiss()
         for helper in self._helpers:
             helper.wait_for_the_end()
@@ -93,7 +93,7 @@ class Workers:
 
 
 class _Helper(Thread):
-    """A thread that does jobs until it is dismissed."""
+    """A thread that runs jobs until it is dismissed."""
 
     def __init__(self, jobs: Jobs) -> None:
         super().__init__(daemon=True)
@@ -107,16 +107,16 @@ class _Helper(Thread):
         self._is_over.set()
 
     def wait_for_the_end(self) -> None:
-        self._is_over.wait()  # an interrupt while `join` waits has Python take the thread for ended
+        self._is_over.wait()  # after an interrupt of `join`, Python takes the thread for ended
         self.join()
 
 
 _alive: weakref.WeakSet[_Helper] = weakref.WeakSet()
 
 
-@atexit.register  # a thread that is within a program when Python ends would end the process
+@atexit.register  # a thread still inside a program when Python exits would abort the process
 def _end_all() -> None:
-    alive = [helper for helper in _alive if helper.is_alive()]  # none is in a copy that `fork` has made
+    alive = [helper for helper in _alive if helper.is_alive()]  # a forked copy has none of them
     for helper in alive:
         helper.jobs.put(None)  # it may have been dismissed already, or not: one more does no harm
     for helper in alive:
@@ -129,7 +129,7 @@ def _dismiss(jobs: Jobs, helpers: int) -> None:
 
 
 def _make(future: Future[Item | None], items: Iterator[Item]) -> None:
-    """Make the next item, unless it has been asked for first."""
+    """Make the next item, unless it has been requested already."""
     if not future.set_running_or_notify_cancel():
         return
     try:

@@ -1,8 +1,8 @@
-"""Arithmetic on pytrees of NumPy arrays, and the one way in which values of devices are added up.
+"""Arithmetic on pytrees of NumPy arrays, and the one way to sum values over devices.
 
 Floating-point sums depend on their order. Here a sum over the devices of a round always runs along one binary tree
 over the position in the round's list: position i is leaf i, and a node is the sum of its two children. The result is
-the same bits however the leaves arrive and wherever a whole subtree is added up.
+the same bits in whatever order the leaves arrive and wherever a complete subtree is summed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 Tree = Any  # a pytree of arrays: model parameters, gradients, states
 
 quiet = np.errstate(over="ignore", invalid="ignore")
-"""Around arithmetic whose result may be infinite or not a number: that is an outcome to record, not to warn of."""
+"""Surrounds arithmetic whose result may be infinite or NaN: an outcome to record, not to warn about."""
 
 
 def to_numpy(tree: Tree) -> Tree:
@@ -48,7 +48,7 @@ def scale(tree: Tree, factor: float) -> Tree:
 
 
 def _map(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    """Return what `jax.tree.map` does, in less time: it is asked several times for every device of a round."""
+    """Return what `jax.tree.map` does, in less time: it is called several times for every device of a round."""
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, [function(leaf) for leaf in leaves])
 
@@ -82,7 +82,7 @@ def squared_distance(first: Tree, second: Tree) -> float:
 
 
 def _parts(leaf: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Return a leaf in parts that stay in the cache, so that a large one is not copied as a whole."""
+    """Return a leaf in parts that stay in the cache, so that a large one is never copied at once."""
     if leaf.size <= _PART:
         return [leaf]
     flat = leaf.reshape(-1)
@@ -115,7 +115,7 @@ def is_finite(tree: Tree) -> bool:
 class TreeSum:
     """The sum of `count` leaves along the binary tree over positions 0..count-1.
 
-    Leaves arrive in any order; two siblings are added as soon as both are there, so that at most about log2(count)
+    Leaves arrive in any order; two siblings are added as soon as both have arrived, so that at most about log2(count)
     partial sums are held when they arrive in order.
 
     >>> total = TreeSum(3)
@@ -131,7 +131,7 @@ class TreeSum:
         self._nodes: dict[tuple[int, int], Tree] = {}
 
     def add(self, position: int, value: Tree, level: int = 0) -> None:
-        """Put in the leaf at `position`, or with `level` the sum of the whole subtree of 2**level leaves there."""
+        """Add the leaf at `position`, or with `level` the sum of the complete subtree of 2**level leaves there."""
         node = (min(level, self._levels), position)  # a subtree may reach beyond the last leaf
         while node[0] < self._levels:
             sibling = (node[0], node[1] ^ 1)
