@@ -1,4 +1,4 @@
-"""Federated data sets by name: what `[data]` in a config stands for."""
+"""Federated data sets by name: what `[data]` in a config refers to."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def with_set_aside(config: Config, population: Population) -> Population:
 
 
 def paper_model(data: DataConfig) -> str:
-    """Return the name of the model that the paper trains on this data, or would: softmax regression for the rest."""
+    """Return the name of the paper's model for this data; softmax regression for data that is not in the paper."""
     return {"shakespeare": "char_lstm", "sent140": "sentiment_lstm"}.get(data.name, "softmax_regression")
 
 
@@ -90,12 +90,12 @@ def model_for(config: Config, population: Population) -> Model:
 
 
 def match_model(population: Population, model: Model) -> Population:
-    """Return the population as a model needs it: for a regression the labels as the numbers that they were."""
+    """Return the population as a model needs it: for a regression, with the labels as their original numbers."""
     return population if model.predict is not None else targets(population)
 
 
 def find_settings(source: str) -> dict[str, str]:
-    """Return the `[data]` that a name, file or folder stands for.
+    """Return the `[data]` section for a name, file or folder.
 
     >>> find_settings("mnist"), find_settings("mine.npz")
     ({'name': 'mnist'}, {'name': 'npz', 'path': 'mine.npz'})

@@ -35,11 +35,11 @@ def read_arrow(
     """Read a Parquet file or an Arrow (Feather) file into a population.
 
     Args:
-      x_columns: the columns of features, or one column of lists; by default `x` where there is one, and else all that
-        have no other role.
+      x_columns: the columns of features, or one column of lists; by default `x` if it exists, otherwise all that have
+        no other role.
       y_column: labels or real targets.
-      device_column: whose row it is; "" puts all rows on one device, for `data.partition` to divide.
-      test_column: true for test rows; by default `test` where there is one.
+      device_column: the device of each row; "" puts all rows on one device, for `data.partition` to divide.
+      test_column: true for test rows; by default `test` if it exists.
     """
     with _open_table(path) as table:
         marks = test_column or ("test" if "test" in table.column_names else "")
@@ -62,7 +62,7 @@ def read_arrow(
 
 
 def read_features(path: str | Path, x_columns: Sequence[str], others: Sequence[str]) -> NDArray[Any]:
-    """Read the features alone: `x_columns`, or `x` where there is one, and else all columns but `others`."""
+    """Read the features alone: `x_columns`, or `x` if it exists, otherwise all columns but `others`."""
     with _open_table(path) as table:
         for name in x_columns:
             if name not in table.column_names:
@@ -84,7 +84,7 @@ def _open_table(path: str | Path) -> Iterator[Any]:
         with file.open("rb") as content:
             is_parquet = content.read(4) == b"PAR1"
         table = pyarrow.parquet.read_table(file) if is_parquet else pyarrow.feather.read_table(file)
-        table.validate(full=True)  # offsets and lengths that point outside would be read as they are
+        table.validate(full=True)  # offsets and lengths that point outside would be followed unchecked
         yield table
 
 

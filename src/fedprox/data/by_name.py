@@ -67,7 +67,7 @@ def fashion_mnist(path: str = "", seed: int = 0) -> Population:
 
 
 def _prepared(name: str, path: str, seed: int) -> Population:
-    """Open a data set that `fedprox data prepare` has written."""
+    """Open a data set written by `fedprox data prepare`."""
     folder = Path(path) if path else population_path(name, seed)
     if not (folder / "manifest.json").exists():
         option = f" --seed {seed}" if seed else ""

@@ -1,4 +1,4 @@
-"""SHA-256 of original files: the known ones, and those of downloads whose checksum no one publishes.
+"""SHA-256 of original files: the known ones, and those of downloads without a published checksum.
 
 A download without a known checksum is examined when it arrives, and its digest is kept in `checksums.txt` beside it (in
 the form of `sha256sum`), so that a later change is found.
@@ -34,7 +34,7 @@ def digests(paths: Iterable[Path]) -> dict[str, str]:
 
 
 def check(path: Path, file: File) -> None:
-    """Refuse a file that has another checksum than the known one, or than it had when it was downloaded."""
+    """Refuse a file whose checksum differs from the known one, or from the one at its download."""
     expected, why = file.sha256, "it is cut off or corrupt"
     if expected is None:
         expected, why = _recorded(path.parent).get(path.name), "it has changed since it was downloaded"

@@ -27,7 +27,7 @@ __all__ = ["BATCHES", "prepare", "read_batch"]
 
 BATCHES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _TEST = "test_batch.bin"
-_CLASSES, _ROW, _ROWS = 10, 3073, 10_000  # classes; bytes of a row and rows of a whole file
+_CLASSES, _ROW, _ROWS = 10, 3073, 10_000  # classes; bytes of a row and rows of a complete file
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 

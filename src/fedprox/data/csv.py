@@ -1,7 +1,7 @@
-"""Comma-separated files with a head line: one row per example, plain or gzipped, in UTF-8.
+"""Comma-separated files with a header line: one row per example, plain or gzipped, in UTF-8.
 
 A column in which every entry is an integer is read as integers, one in which every entry is a number as numbers, and
-one of `true` and `false` as truth values; any other is text.
+one of `true` and `false` as booleans; any other is text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_csv(
     Args:
       x_columns: the columns of features; by default all that have no other role.
       y_column: labels, text or numbers, or real targets.
-      device_column: whose row it is; "" puts all rows on one device, for `data.partition` to divide.
+      device_column: the device of each row; "" puts all rows on one device, for `data.partition` to divide.
       test_column: true or false, or 1 and 0, for test rows; without it a fifth of each device's rows.
     """
     try:
@@ -86,7 +86,7 @@ def _typed(entries: list[str]) -> NDArray[Any]:
     lower = np.char.lower(text)
     if np.isin(lower, ("true", "false")).all():
         return np.asarray(lower == "true")
-    if (lower == "").any():  # numbers with gaps stay numbers, and a label that is missing shows
+    if (lower == "").any():  # numbers with gaps stay numbers, so that a missing label can be reported
         try:
             return np.where(lower == "", "nan", text).astype(np.float64)
         except ValueError:

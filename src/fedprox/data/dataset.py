@@ -1,4 +1,4 @@
-"""Data sets of PyTorch and of Hugging Face as populations; neither library is imported for it."""
+"""Data sets of PyTorch and of Hugging Face as populations; neither library is imported."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def read_dataset(
     test: str | ArrayLike | None = None,
     seed: int = 0,
 ) -> Population:
-    """Read a data set whose items are pairs (x, y), as PyTorch's, or one with named columns, as Hugging Face's.
+    """Read a data set whose items are pairs (x, y), as in PyTorch, or one with named columns, as in Hugging Face.
 
     Args:
-      device: whose row it is, as an array or, with named columns, a column's name; None puts all on one device, which
-        `fedprox.data.repartition` divides.
-      x, y: the names of the columns, where there are names.
+      device: the device of each row, as an array or, with named columns, a column's name; None puts all on one device,
+        which `fedprox.data.repartition` divides.
+      x, y: the names of the columns, if columns are named.
       test: true for test rows; without it a fifth of each device's rows.
 
     >>> pairs = [([1.0, 2.0], "cat"), ([3.0, 4.0], "dog"), ([5.0, 6.0], "cat")]

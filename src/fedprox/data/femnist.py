@@ -1,10 +1,10 @@
-"""FEMNIST as the paper makes it: lower case a to j of EMNIST, 200 devices, five letters each (Appendix C.1).
+"""FEMNIST as in the paper: lower case a to j of EMNIST, 200 devices, five letters each (Appendix C.1).
 
 Up to 4,000 images of each letter are used. Device u has the letters u, ..., u + 4 modulo 10 in equal parts, and
-int(lognormal(4, 1)) + 5 samples. That asks for more images of the rarer letters than exist, so devices share: each
-letter's images are shuffled and dealt in turn, from the beginning again when they run out, so that no device gets one
+int(lognormal(4, 1)) + 5 samples. That requires more images of the rarer letters than exist, so devices share them: each
+letter's images are shuffled and dealt in turn, starting over when they run out, so that no device gets one
 twice and all are used about equally often. The images of a letter are divided 80/20 into training and test images
-before any is dealt; so no test image is trained on, on any device.
+before any is dealt, so no test image is used for training on any device.
 
 A pixel is 1 for paper and 0 for full ink, as in the files the paper used.
 """
@@ -67,7 +67,7 @@ def read_letters(file: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 class _Dealer:
-    """Deals the images of one letter, training and test images apart."""
+    """Deals the images of one letter, training and test images separately."""
 
     def __init__(self, rows: NDArray[np.int64], seed: int, letter: int) -> None:
         rows = generator(seed, Purpose.PARTITION, device=letter).permutation(rows)[:MOST]

@@ -1,7 +1,7 @@
-"""Downloads: the original files, from their public homes into the user's data folder.
+"""Downloads of the original files into the user's data folder.
 
-Only https is used. What arrives is checked before it gets its name: by its SHA-256 where that is known, otherwise by
-what is in it; so an error page is never taken for data. When one address fails, its mirrors are tried in turn.
+Only https is used. A download is checked before it gets its final name: by its SHA-256 where that is known, otherwise
+by its content; so an error page is never taken for data. When one address fails, its mirrors are tried in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["fetch"]
 def fetch(
     source: Source, folders: Sequence[Path] = (), use: Sequence[str] = (), progress: Progress | None = None
 ) -> dict[str, Path]:
-    """Return for each need of a data set a file that serves it; download what is not found."""
+    """Return a file for each need of a data set; download those that are not found."""
     served = {}
     for need, path in zip(source.needs, find(source, folders, use).values(), strict=True):
         served[need.what] = path if path is not None else _download(source, need, folders, progress)
@@ -39,13 +39,13 @@ def _download(source: Source, need: Need, folders: Sequence[Path], progress: Pro
     file, folder = need.download, downloads(source.name)
     _check_writable(folder)
     logger = pooch.get_logger()
-    logger.setLevel("ERROR")  # its notes on missing checksums are not the user's concern
+    logger.setLevel("ERROR")  # its messages about missing checksums do not concern the user
     failures = []
     for url in file.urls:
         downloader = PartialDownload(folder / file.name, lambda part: _accept(part, file), progress)
         try:
             pooch.retrieve(url, _known(file), file.name, folder, downloader=downloader)
-        except Exception as error:  # whatever the network does, the next mirror is tried
+        except Exception as error:  # after any network error the next mirror is tried
             failures.append(f"{url} ({str(error) if isinstance(error, DataError) else type(error).__name__})")
             continue
         if file.sha256 is None:
@@ -61,7 +61,7 @@ def _download(source: Source, need: Need, folders: Sequence[Path], progress: Pro
 
 
 def _check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot hold a download, before any address is asked for it."""
+    """Refuse a folder that cannot hold a download, before any address is contacted."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         reason = None if os.access(folder, os.W_OK) else os.strerror(errno.EACCES)
@@ -72,12 +72,12 @@ def _check_writable(folder: Path) -> None:
 
 
 def _known(file: File) -> str | None:
-    """Return the checksum that pooch compares; a file that may be packed in another way is checked by us alone."""
+    """Return the checksum that pooch compares; a file that may be compressed differently is checked here only."""
     return f"sha256:{file.sha256}" if file.sha256 and not file.content else None
 
 
 def _accept(part: Path, file: File) -> None:
-    """Refuse what has arrived unless it is the file."""
+    """Refuse a download that is not the expected file."""
     if file.sha256 is None and file.examine is None:
         raise DataError(f"{file.name} has neither a known checksum nor a check of what is in it")
     check(part, file)

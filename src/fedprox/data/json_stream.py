@@ -1,7 +1,7 @@
-"""Large JSON objects, member by member: only the member in hand is ever decoded.
+"""Large JSON objects, read member by member: only the current member is decoded.
 
 A file is mapped, not read, and a regular expression runs over its bytes for brackets and strings, which is enough to
-find where a value ends. So a file of 500 MB costs the memory of its largest member.
+find where a value ends. So a file of 500 MB takes the memory of its largest member.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SPACE = re.compile(rb"[ \t\n\r]*")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _MARK = re.compile(rb'["\[\]{}]')
 _SCALAR = re.compile(rb"[^\s,\]}]+")
-_PIECE = 64 << 20  # bytes after which pages that were read are given back
+_PIECE = 64 << 20  # bytes after which pages that were read are released
 
 
 class Node:
@@ -37,7 +37,7 @@ class Node:
 
     @property
     def is_object(self) -> bool:
-        """Whether the value is an object, and `members` can be asked for."""
+        """Whether the value is an object, so that it has `members`."""
         return self._data[self._begin : self._begin + 1] == b"{"
 
     def value(self) -> Any:
@@ -45,7 +45,7 @@ class Node:
         return self._decode(self._begin, self._end())
 
     def members(self, kind: str = "member") -> Iterator[tuple[str, Node]]:
-        """Yield the names and values of an object, in the order of the file; `kind` is what an error calls them."""
+        """Yield the names and values of an object, in the order of the file; `kind` names them in errors."""
         at, given_back = self._skip(self._begin + 1), self._begin
         while self._data[at : at + 1] != b"}":
             name = _STRING.match(self._data, at)

@@ -2,10 +2,10 @@
 
     {"users": ["f_01", ...], "num_samples": [12, ...], "user_data": {"f_01": {"x": [[...], ...], "y": [...]}, ...}}
 
-A user with training data is a device; one that appears only in the test files is left out with a warning, since
-nothing can be trained for it. A user may be spread over several files. Examples are numbers, or texts of one length
-whose label is the next character, as in LEAF's Shakespeare; those become codes in the alphabet of that data set. (LEAF
-drops test windows that overlap with training text and leaves `num_samples` as it was; for texts it may be too large.)
+A user with training data is a device; one that appears only in the test files is left out with a warning, since it has
+nothing to train on. A user may be spread over several files. Examples are numbers, or texts of one length whose label
+is the next character, as in LEAF's Shakespeare; those become codes in the alphabet of that data set. (LEAF drops test
+windows that overlap with training text but does not update `num_samples`, which may be too large for texts.)
 
 Files are read user by user, so that memory holds the numbers of all users and the text of one.
 """
@@ -54,7 +54,7 @@ def _read_folder(folder: Path) -> Population:
     is_test, offsets, row = np.zeros(total, bool), [0], 0
     for name in names:
         for part in (train, test):
-            rows = part.pop(name, None)  # given back as soon as it is copied
+            rows = part.pop(name, None)  # released as soon as it is copied
             if rows is not None:
                 end = row + len(rows[1])
                 x[row:end], y[row:end], is_test[row:end] = *rows, part is test
@@ -109,7 +109,7 @@ def _read_file(file: Path) -> dict[str, Rows]:
 
 
 def _in_order(file: Path, users: list[Any], counts: Any, found: dict[str, Rows]) -> dict[str, Rows]:
-    """Return what was found in the order of `users`, having checked that they and their counts are what was found."""
+    """Return the samples in the order of `users`, after checking users and counts against what was found."""
     counts = counts if isinstance(counts, list) else [None] * len(users)
     if len(counts) != len(users):
         raise DataError(f"{file}: `num_samples` has {len(counts)} entries for {len(users)} users")
@@ -174,9 +174,9 @@ def _numbers(where: str, x: list[Any], y: list[Any]) -> Rows:
 
 
 def _array(values: list[Any], kind: type[np.floating[Any]], rule: str) -> NDArray[Any]:
-    """Return JSON's numbers as an array; texts, which NumPy would read as numbers, are refused."""
+    """Return JSON's numbers as an array; strings, which NumPy would read as numbers, are refused."""
     try:
-        with np.errstate(over="ignore"):  # what is infinite then is refused with its row
+        with np.errstate(over="ignore"):  # what becomes infinite is refused with its row
             array = np.asarray(values, kind)
     except OverflowError:
         raise DataError(f"{rule}; one is too large for a floating-point number") from None

@@ -1,8 +1,8 @@
 """MNIST as the paper divides it: 1,000 devices, two digits each, sizes after a power law (Section 5.1, Appendix C.1).
 
 All 70,000 images are used, standardised per pixel of 0 to 255: (x - mean) / (std + 0.001). Device u has digits u and
-u + 1 modulo 10. It gets five images of each first; what is left of a digit is divided over its 200 (device, digit)
-places in proportion to lognormal(0, 2) draws, rounded down. A fifth of each device's images are test images.
+u + 1 modulo 10. It first gets five images of each; the rest of a digit is divided over its 200 (device, digit) pairs in
+proportion to lognormal(0, 2) draws, rounded down. A fifth of each device's images are test images.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
 
 
 def sizes(counts: NDArray[np.int64], seed: int, attempt: int) -> NDArray[np.int64]:
-    """Return (devices, 2): how many images of its two digits each device gets, given how many there are of each."""
+    """Return (devices, 2): how many images of its two digits each device gets, given the images of each digit."""
     shares = generator(seed, Purpose.PARTITION, round=attempt + 1).lognormal(0, 2, (DEVICES, 2))
     digit = (np.arange(DEVICES)[:, None] + np.arange(2)) % DIGITS  # (devices, 2)
     total = np.bincount(digit.ravel(), shares.ravel(), minlength=DIGITS)
@@ -74,7 +74,7 @@ def sizes(counts: NDArray[np.int64], seed: int, attempt: int) -> NDArray[np.int6
 def standardised(x: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return (x - mean) / (std + 0.001), pixel by pixel, with x from 0 to 255.
 
-    With x in [0, 1] the 0.001 would weigh 255 times as much, and pixels that hardly ever have ink would be damped.
+    With x in [0, 1] the 0.001 would count 255 times as much, and pixels that rarely have ink would be damped.
 
     >>> standardised(np.array([[0], [255]], np.uint8)).ravel().round(3)
     array([-1.,  1.], dtype=float32)

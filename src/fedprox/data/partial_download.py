@@ -1,8 +1,8 @@
-"""A download over HTTPS that may break off, and is continued only into the file that it began.
+"""A download over HTTPS that can be interrupted, and is resumed only if the file is still the same.
 
-What has arrived lies in `partial/NAME`, and `partial/NAME.json` says of which address and which version (the server's
-ETag, or when the file was last changed) it is the beginning. The next attempt at this address asks for the rest of that
-version. Another address, another version, or a server that names no version begins again.
+The bytes so far are in `partial/NAME`; `partial/NAME.json` records their address and version (the server's ETag, or
+when the file was last changed). The next attempt at this address asks for the rest of that version. Another address,
+another version, or a server that names no version begins again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fedprox.core.errors import DataError
 __all__ = ["PartialDownload", "Progress"]
 
 Progress = Callable[[str, int, int], None]
-"""Told (file, bytes so far, bytes in all or 0) while a file arrives."""
+"""Called with (file, bytes so far, total bytes or 0) during a download."""
 
 _CHUNK = 1 << 16
 _PATIENCE = (10, 60)  # seconds to connect, and between two pieces
 
 
 class PartialDownload:
-    """Downloads one file, in the form that pooch asks for; `accept(path)` raises unless it is what it should be."""
+    """Downloads one file, as a downloader of pooch; `accept(path)` raises unless it is the expected file."""
 
     def __init__(self, target: Path, accept: Callable[[Path], None], progress: Progress | None) -> None:
         self._part = target.parent / "partial" / target.name
@@ -44,7 +44,7 @@ class PartialDownload:
         if begun:
             headers |= {"Range": f"bytes={begun}-", "If-Range": version}
         with requests.Session() as session:
-            del session.adapters["http://"]  # nor does a redirection lead away from https
+            del session.adapters["http://"]  # a redirection must not lead away from https either
             with session.get(url, headers=headers, stream=True, timeout=_PATIENCE) as answer:
                 if answer.status_code == requests.codes.requested_range_not_satisfiable and begun:
                     self._forget()
@@ -54,7 +54,7 @@ class PartialDownload:
         try:
             self._accept(self._part)
         except DataError:
-            self._forget()  # what is not the file is not continued either
+            self._forget()  # a wrong file is not resumed either
             raise
         self._part.replace(output_file)
         self._forget()
@@ -79,7 +79,7 @@ class PartialDownload:
             raise DataError(f"the connection ended after {done} of {total} bytes")
 
     def _begun(self, url: str) -> tuple[int, str]:
-        """Return how many bytes of which version of the file at an address are here."""
+        """Return how many bytes of the file at an address are present, and their version."""
         try:
             note = json.loads(self._note.read_text(encoding="utf-8"))
             if note["url"] == url and isinstance(note["version"], str) and note["version"]:
@@ -94,12 +94,12 @@ class PartialDownload:
 
 
 def _version(headers: Any) -> str:
-    """Return what a server calls this version of a file: a strong ETag, or the time of its last change."""
+    """Return the server's identifier of this version of a file: a strong ETag, or the time of its last change."""
     etag = str(headers.get("etag", ""))
     return etag if etag and not etag.startswith("W/") else str(headers.get("last-modified", ""))
 
 
 def _rest_begins(answer: Any) -> int:
-    """Return the first byte of a partial answer, or -1 for a whole one."""
+    """Return the first byte of a partial response, or -1 for a complete one."""
     match = re.match(r"bytes (\d+)-", answer.headers.get("content-range", ""))
     return int(match[1]) if answer.status_code == 206 and match else -1

@@ -40,7 +40,7 @@ _DIRECTION = re.compile(
 _TRAILING = re.compile(
     rf"(?<=\S)\s{{3,}}[\[_(<]*(?:{_STAGE}|Dies|Sings|Aside)\b.*$|(?<=\S)\s{{6,}}\[?[A-Z][^.!?;]*\]?$"
 )
-_WRAPPED = 55  # a stage direction this long goes on in the next line
+_WRAPPED = 55  # a stage direction this long continues in the next line
 _BRACKETS = re.compile(r"\[[^\]\n]{0,100}(?:\n[^\]\n]{0,100}){0,3}\]|_\[?[^_\n]*\]?_")  # bounded, so that it is fast
 _NAME = r"(?:[1-9]\. ?)?[A-Z][A-Za-z'\-]*(?:[ ,&]+(?:of|the|and|de|with|[A-Z][A-Za-z'\-]*)){0,4}"
 _SPEAKER = {
@@ -129,7 +129,7 @@ def _speeches(body: str) -> Iterator[tuple[str, str]]:
 
 
 def _layout(lines: list[str]) -> str:
-    """Return the layout that finds most speeches by names that speak more than once."""
+    """Return the layout that finds the most speeches by names that occur more than once."""
 
     def found(layout: str) -> int:
         names = Counter(match[1] for line in lines if (match := _SPEAKER[layout].match(line)))
@@ -139,7 +139,7 @@ def _layout(lines: list[str]) -> str:
 
 
 def _is_direction(line: str, before: str) -> bool:
-    """Tell a stage direction from a line of verse that begins with the same word, such as "Enter the city"."""
+    """Distinguish a stage direction from a line of verse that begins with the same word, such as "Enter the city"."""
     apart = not before.strip() or not line.startswith(" ") or line.startswith(" " * 8)
     if apart and (_DIRECTION.match(line) or re.search(r"\b(?:Enter|Exeunt)\b", line)):
         return True

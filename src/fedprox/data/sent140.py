@@ -4,10 +4,10 @@ A tweet is cut into words and marks in lower case, contractions as GloVe has the
 and shorter tweets are filled up at the end with word 0. Label 1 is positive. Words are numbers of the fixed vectors
 that are stored beside the data as `vectors`.
 
-The paper keeps accounts with at least 30 tweets and has 772 of them. Where the file has fewer such accounts, devices
-are a stand-in: groups of whole accounts. A device's size is drawn as 30 plus a lognormal number, so that mean and
-deviation are the paper's, and there are as many devices as the tweets fill. How positive a device is, is drawn
-uniformly from [0, 1]: its deviation 0.29 is about that between accounts (0.27 among those with 5 tweets or more).
+The paper keeps accounts with at least 30 tweets and has 772 of them. If the file has fewer such accounts, groups of
+complete accounts stand in for them. A device's size is drawn as 30 plus a lognormal number, so that mean and deviation
+are the paper's, and there are as many devices as the tweets fill. How positive a device is, is drawn uniformly from [0,
+1]: its deviation 0.29 is about that between accounts (0.27 among those with 5 tweets or more).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def tokens(text: str) -> list[str]:
 
 
 def read_tweets(file: Path) -> Iterator[Tweet]:
-    """Yield the tweets of a file in Sentiment140's form; neutral ones (polarity 2) are passed over.
+    """Yield the tweets of a file in Sentiment140's form; neutral ones (polarity 2) are skipped.
 
     The original file is Latin-1; a line that is UTF-8 is read as such.
     """
@@ -133,7 +133,7 @@ def _devices(accounts: dict[str, list[Tweet]], seed: int) -> tuple[dict[str, lis
 
 
 def _groups(accounts: dict[str, list[Tweet]], seed: int) -> dict[str, list[Tweet]]:
-    """Put accounts together until each device has the size drawn for it; the last device takes what is left."""
+    """Combine accounts until each device has the size drawn for it; the last device takes the rest."""
     paper = PAPER["sent140"]
     total = sum(map(len, accounts.values()))
     count = max(1, min(paper.devices, round(total / paper.mean)))

@@ -1,9 +1,9 @@
 """Shakespeare: each speaking role is a device; from 80 characters the next one is predicted (Appendix C.1).
 
-All that a role says is one text, its white space reduced to single spaces. Each window of 80 characters is an example,
-the character after it the label; characters are numbered by their place in `ALPHABET`, the 80 that the edition of 1994
-has. Of a role's windows the last fifth are test windows, in the order of the text: a training window never reaches the
-character that a test window asks for, as a random choice among overlapping windows would.
+The speeches of a role form one text, with white space reduced to single spaces. Each window of 80 characters is an
+example, the character after it the label; characters are numbered by their place in `ALPHABET`, the 80 that the edition
+of 1994 has. Of a role's windows the last fifth are test windows, in the order of the text: a training window never
+reaches the character that a test window predicts, as it would with a random choice among overlapping windows.
 
 143 roles are drawn from all that have a window, as in the paper.
 """
@@ -86,7 +86,7 @@ def windows(codes: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    """Return a text as codes: accents dropped, typographic marks made plain, what is still unknown a space.
+    """Return a text as codes: without accents, with plain marks, and with a space for any other character.
 
     >>> [ALPHABET[code] for code in encode("né—‘a")]
     ['n', 'e', '-', "'", 'a']

@@ -1,7 +1,7 @@
-"""The original files of data sets: their names, where to download them, and how they are found.
+"""The original files of data sets: their names, where to download them, and how to find them.
 
-A data set needs one file for each of its `needs`. Several files may serve a need; the first that is found is taken.
-Files are looked for in the folders the user names (`--from DIR`: DIR, DIR/NAME and the need's own folder there) and in
+A data set needs one file for each of its `needs`. Several files may serve a need; the first that is found is used.
+Files are searched for in the folders the user names (`--from DIR`: DIR, DIR/NAME and the need's own folder) and in
 the folder where downloads are kept.
 """
 
@@ -21,8 +21,8 @@ __all__ = ["SOURCES", "File", "Need", "Source", "downloads", "find", "home", "po
 class File:
     """One file: its name, where it can be downloaded (mirrors in order), and how a download is checked.
 
-    A gzipped file that was packed again has another checksum; `content` is that of what is inside. Where no checksum is
-    known, `examine` reads the file and raises `DataError` unless it holds what it should.
+    A gzipped file that was compressed again has another checksum; `content` is the checksum of the decompressed data.
+    Where no checksum is known, `examine` reads the file and raises `DataError` unless it holds what it should.
     """
 
     name: str
@@ -34,21 +34,21 @@ class File:
 
 @dataclass(frozen=True)
 class Need:
-    """What a data set needs, and the files that serve, the best one first."""
+    """A need of a data set, and the files that satisfy it, the best one first."""
 
     what: str
     files: tuple[File, ...]
-    folder: str = ""  # also looked for in DIR/folder
+    folder: str = ""  # also searched in DIR/folder
 
     @property
     def download(self) -> File:
-        """The file that is downloaded where none is found."""
+        """The file to download if none is found."""
         return next(file for file in self.files if file.urls)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set: what it needs, and whether it is pooled, without devices of its own."""
+    """A data set: what it needs, and whether it is pooled, without its own devices."""
 
     name: str
     title: str
@@ -244,18 +244,18 @@ def downloads(name: str) -> Path:
 
 
 def population_path(name: str, seed: int) -> Path:
-    """Return the folder of a prepared population; of pooled data there is one for all seeds."""
+    """Return the folder of a prepared population; pooled data has one for all seeds."""
     if name in SOURCES and SOURCES[name].pooled:
         seed = 0
     return home() / "populations" / f"{name}-{seed}"
 
 
 def find(source: Source, folders: Sequence[Path], use: Sequence[str] = ()) -> dict[str, Path | None]:
-    """Return for each need the file that serves it, or None.
+    """Return the file for each need, or None.
 
     Args:
-      folders: what the user gave with `--from`.
-      use: names or paths of files to take rather than the first that is found.
+      folders: the folders given with `--from`.
+      use: names or paths of files to use instead of the first that is found.
     """
     for folder in folders:
         if not folder.is_dir():

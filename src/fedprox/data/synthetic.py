@@ -1,15 +1,15 @@
 """Synthetic(alpha, beta) and Synthetic IID (Section 5.1 and Appendix C.1).
 
 For each device k: u_k ~ N(0, alpha), W_k and b_k have entries from N(u_k, 1); B_k ~ N(0, beta), v_k has entries from
-N(B_k, 1); x ~ N(v_k, Sigma) with Sigma_jj = j^-1.2, and y = argmax(softmax(W_k x + b_k)). So alpha is meant to move
-the devices' models apart, and beta moves their inputs. In the IID set all devices share W, b ~ N(0, 1) and v = 0.
+N(B_k, 1); x ~ N(v_k, Sigma) with Sigma_jj = j^-1.2, and y = argmax(softmax(W_k x + b_k)). So alpha is meant to make the
+devices' models differ, and beta makes their inputs differ. In the IID set all devices share W, b ~ N(0, 1) and v = 0.
 
-Where the paper is silent the released generator is followed: a device has int(lognormal(4, 2)) + 50 samples, and
+Where the paper does not say, this follows the released generator: a device has int(lognormal(4, 2)) + 50 samples, and
 alpha and beta are standard deviations. One consequence is worth knowing: u_k is one number that shifts all entries of
 W_k and b_k, so it adds the same to every class's score and cancels in the argmax; devices' labels differ because the
-W_k are drawn for each device, whatever alpha is. A fifth of each device's samples are test samples, as the paper
-says; a config can ask for the paper's variances and for the released split (`[compat]`). Every device draws from a
-stream of its own, so that device 7 is the same whatever the number of devices.
+W_k are drawn for each device, whatever alpha is. A fifth of each device's samples are test samples, as in the paper; a
+config can choose the paper's variances and the released split (`[compat]`). Every device draws from a stream of its
+own, so that device 7 is the same whatever the number of devices.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def synthetic_iid(devices: int = 30, seed: int = 0, *, test_share: float = 0.2) 
 def _check_size(devices: int) -> None:
     """Refuse a number of devices whose samples cannot fit into memory, before any is drawn."""
     samples = math.exp(4 + 2) + 50  # the mean of int(lognormal(4, 2)) + 50
-    expected = devices * samples * FEATURES * 4 * 2  # single precision, and once more while it is put together
+    expected = devices * samples * FEATURES * 4 * 2  # single precision, and a second copy while it is assembled
     if (there := total_memory()) is not None and expected > there:
         raise ConfigError(
             f"`data.devices` must be a number whose samples fit into memory; got {devices}, for which about "

@@ -1,8 +1,8 @@
 """Table 1 of the paper: how many devices and samples each data set has, and how samples are spread over devices.
 
-The paper's devices come out of random draws whose seeds were not published, and sizes with such heavy tails differ
-much from draw to draw. So a data set here is drawn `TRIES` times (sizes only, which costs nothing) and the draw nearest
-to Table 1 is taken. The data seed still decides: another seed is another set of draws.
+The paper's devices come from random draws whose seeds were not published, and sizes with such heavy tails vary greatly
+from draw to draw. So a data set here is drawn `TRIES` times (sizes only, which is cheap) and the draw nearest to Table
+1 is used. It depends on the data seed: another seed gives another set of draws.
 """
 
 from __future__ import annotations

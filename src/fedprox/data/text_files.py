@@ -1,4 +1,4 @@
-"""Text files as they are shipped: plain, gzipped, bzip2ed, or the one file with a given ending in a zip archive."""
+"""Text files as they are distributed: plain, gzipped, bzip2ed, or the one file with a given ending in a zip archive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_bytes(path: Path, member: str = ".txt") -> Iterator[IO[bytes]]:
 
 
 def read_text(path: Path, member: str = ".txt") -> str:
-    """Return a whole text file, which must be UTF-8."""
+    """Return the content of a text file, which must be UTF-8."""
     with open_bytes(path, member) as file:
         content = file.read()
     try:

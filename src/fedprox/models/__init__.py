@@ -55,7 +55,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, vectors: ArrayLike | 
 
 
 def build_for(config: ModelConfig, population: Examples, seed: int = 0, run: Config | None = None) -> Model:
-    """Return the model that the config names, shaped for a population; `run` is the whole config."""
+    """Return the model that the config names, shaped for a population; `run` is the complete config."""
     given = {"population": population, "seed": seed, "config": run}
     model: Model = build_part("models", "model.name", config, given)
     check_kind(model, Model, "a Model", "model.name", config.name)

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Examples(Protocol):
-    """What a model has to know of a population."""
+    """What a model needs to know about a population."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ class Examples(Protocol):
 
     @property
     def extras(self) -> Mapping[str, Any]:
-        """What else the data brings, such as word vectors."""
+        """Further arrays of the data, such as word vectors."""
 
 
 def softmax_regression_for(population: Examples) -> Model:

@@ -5,7 +5,7 @@ two-layer perceptron, each of the normalised input:
 
     h <- h + W_o attention(norm(h)),      h <- h + W_2 gelu(W_1 norm(h) + b_1) + b_2
 
-The label is the character behind the last one, so the last layer is computed for the last position only.
+The label is the character after the last one, so the last layer is computed for the last position only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedprox.models.model import Model, classifier
 
 __all__ = ["char_transformer"]
 
-_DEVIATION = 0.02  # of all weights at the start
+_DEVIATION = 0.02  # of all initial weights
 
 
 @lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
@@ -93,7 +93,7 @@ def _norm(layer: Tree, h: jax.Array) -> jax.Array:
 
 def _init_layer(key: jax.Array, width: int, layers: int) -> Tree:
     keys = jax.random.split(key, 6)
-    calm = 1 / math.sqrt(2 * layers)  # what is added 2 * layers times starts as small as one addition
+    calm = 1 / math.sqrt(2 * layers)  # scaled so that 2 * layers additions start as small as one
     return {
         "norm1": _init_norm(width),
         "query": _init_dense(keys[0], width, width),

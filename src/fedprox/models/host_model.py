@@ -1,8 +1,8 @@
-"""What a model brings that computes outside compiled programs, such as a PyTorch module.
+"""The interface of a model that computes outside compiled programs, such as a PyTorch module.
 
 Losses and gradients of such a model could be computed within a compiled program by callbacks to Python, with a copy of
-all parameters for each. Where whole devices are measured or differentiated there is no need for it: its parameters are
-set once for many devices, and the rows are handed over as they are.
+all parameters for each. When complete devices are measured or differentiated, that is not necessary: its parameters are
+set once for many devices, and the rows are passed directly.
 """
 
 from __future__ import annotations

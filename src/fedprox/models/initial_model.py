@@ -23,7 +23,7 @@ __all__ = ["initial_params"]
 def initial_params(config: Config, model: Model, labels: Sequence[Any] | None = None) -> Tree:
     """Return w^0: drawn for the seed (`compat.initial` says how for softmax regression), or read from `model.init`.
 
-    `labels` is what the classes of the data are called; a saved model that calls them otherwise is refused.
+    `labels` are the names of the classes in the data; a saved model with other names is refused.
     """
     key_words = words(1, config.seed, Purpose.INITIAL_MODEL).view(np.uint32)
     key = jax.random.wrap_key_data(jax.numpy.asarray(key_words))
@@ -34,7 +34,7 @@ def initial_params(config: Config, model: Model, labels: Sequence[Any] | None = 
         return params
     path = Path(config.model.init)
     named, values = read_tensors(path / "model.safetensors" if path.is_dir() else path)
-    if values is not None:  # it was saved by this library, which notes the labels where they have other names
+    if values is not None:  # it was saved by this library, which stores the labels if they have names
         known, wanted = values.get("labels"), None if labels is None else list(labels)
         if known != wanted:
             raise ConfigError(

@@ -52,7 +52,7 @@ def apply_dense(layer: Tree, x: jax.Array) -> jax.Array:
 def convolve_and_pool(layer: Tree, image: jax.Array, padding: Literal["SAME", "VALID"] = "SAME") -> jax.Array:
     """Return a convolution of a batch of images, with 2 x 2 max pooling, the layer's bias and ReLU.
 
-    Bias and ReLU keep the order of numbers, so that they may follow the maximum: a quarter of the work.
+    Bias and ReLU are monotone, so they can follow the maximum: a quarter of the work.
     """
     out = lax.conv_general_dilated(image, layer["weight"], (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
     return jax.nn.relu(max_pool(out) + layer["bias"])
@@ -87,7 +87,7 @@ def max_pool(image: jax.Array) -> jax.Array:
 
 
 def image_shape(model: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
-    """Return (height, width, channels) of examples of a shape; refuse what is no image of `least` x `least` pixels.
+    """Return (height, width, channels) of examples of a shape; refuse what is not an image of `least` x `least` pixels.
 
     >>> image_shape("cnn", (784,), least=4), image_shape("cnn", (32, 32, 3), least=4)
     ((28, 28, 1), (32, 32, 3))

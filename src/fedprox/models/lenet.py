@@ -1,7 +1,7 @@
 """The convolutional network of the NIID benchmark (Li et al., 2022, "Federated Learning on Non-IID Data Silos").
 
 Two 5x5 convolutions with 6 and 16 channels and no padding, each with ReLU and 2x2 max pooling, then dense layers of
-120, 84 and one unit per class: LeNet-5 with today's activations. Weights and biases start uniform within
+120, 84 and one unit per class: LeNet-5 with modern activations. Weights and biases start uniform within
 1 / sqrt(inputs).
 """
 
@@ -68,5 +68,5 @@ def convolved(params: Tree, image: jax.Array) -> jax.Array:
 
 
 def _after(side: int) -> int:
-    """Return how many pixels of a side are left after both convolutions and poolings."""
+    """Return the side length, in pixels, after both convolutions and poolings."""
     return ((side - 4) // 2 - 4) // 2

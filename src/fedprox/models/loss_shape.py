@@ -1,6 +1,6 @@
-"""A model's loss is one number per example: checked at the start, since a mean would train to something else.
+"""A model's loss is one number per example: checked at the start, since a mean would silently train another objective.
 
-A mean over a batch is broadcast against the weights of its examples without an error, so that short batches, whole
+A mean over a batch is broadcast against the weights of its examples without an error, so that short batches, entire
 devices and evaluations would all be weighted wrongly.
 """
 
@@ -15,7 +15,7 @@ from fedprox.models.model import Model
 
 __all__ = ["check_losses"]
 
-_ROWS = 2  # one would not tell a mean from a loss per example
+_ROWS = 2  # a single row could not distinguish a mean from a loss per example
 
 
 def check_losses(model: Model, params: Tree, x: np.ndarray, y: np.ndarray) -> None:

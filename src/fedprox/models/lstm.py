@@ -5,7 +5,7 @@ With input x_t, hidden state h_t and cell c_t (both start at zero), a layer comp
     (i, f, g, o) = x_t U + h_{t-1} V + b
     c_t = sigmoid(f) * c_{t-1} + sigmoid(i) * tanh(g),      h_t = sigmoid(o) * tanh(c_t)
 
-Only h_{t-1} V has to wait for the step before. So x U is one product over all time steps, the backward pass walks
+Only h_{t-1} V depends on the previous step. So x U is one product over all time steps, the backward pass walks
 through time with the gradients of the gates alone, and those of U and V are one product each over all time steps
 afterwards. Automatic differentiation of the loop would take them step by step instead.
 """
@@ -34,7 +34,7 @@ def init_layer(key: jax.Array, inputs: int, hidden: int) -> Tree:
     """Return a layer's parameters: `input` U (inputs, 4 hidden), `hidden` V (hidden, 4 hidden) and `bias` b.
 
     U and V are uniform within Glorot's limit sqrt(6 / (rows + columns)) for the one matrix that they form together.
-    Biases are zero, but one for the forget gate f, so that a new layer remembers.
+    Biases are zero, except for the forget gate f, where they are one so that a new layer keeps its state.
     """
     limit = math.sqrt(6 / (inputs + hidden + 4 * hidden))
     weight = uniform(key, (inputs + hidden, 4 * hidden), limit)
@@ -54,7 +54,7 @@ def last_hidden(layers: Sequence[Tree], inputs: jax.Array) -> jax.Array:
 
 
 class _Walk(NamedTuple):
-    """What the backward pass needs of a layer's way through time."""
+    """What the backward pass needs from a layer's forward pass."""
 
     weights: Tree  # as `_widened` gives them
     inputs: jax.Array  # (time, batch, features)
@@ -132,7 +132,7 @@ def _layer_gradient(walk: _Walk, gate_slopes: jax.Array) -> Tree:
 def _advance(projected: jax.Array, recurrent: jax.Array, cell: jax.Array) -> tuple[jax.Array, ...]:
     """Take one time step: return gates, cell, tanh(cell) and hidden state."""
     hidden = cell.shape[-1]
-    # sigmoid(z) = tanh(z / 2) / 2 + 1 / 2, so that one tanh serves all gates; what lies beyond them becomes 0
+    # sigmoid(z) = tanh(z / 2) / 2 + 1 / 2, so that one tanh serves all gates; columns beyond them become 0
     scale, shift = np.zeros((2, recurrent.shape[-1]), np.float32)
     scale[: 4 * hidden] = np.repeat([0.5, 0.5, 1.0, 0.5], hidden)
     shift[: 4 * hidden] = np.repeat([0.5, 0.5, 0.0, 0.5], hidden)
@@ -151,7 +151,7 @@ def _retreat(
     cell_before: jax.Array,
     from_above: jax.Array | None = None,
 ) -> _State:
-    """Take one time step back: return the gradients of the gates before sigmoid or tanh, and of the cell before."""
+    """Take one time step back: return the gradients of the gates before sigmoid or tanh, and of the previous cell."""
     if from_above is not None:
         hidden_slope = hidden_slope + from_above
     i, f, g, o = _split(gates, squashed.shape[-1])
@@ -171,7 +171,7 @@ def _split(gates: jax.Array, hidden: int) -> list[jax.Array]:
 
 
 def _widened(layer: Tree) -> Tree:
-    """Return the parameters with 16 columns of zeros behind the gates where rows are a multiple of 2 KiB apart.
+    """Return the parameters with 16 columns of zeros after the gates where rows are a multiple of 2 KiB apart.
 
     At that distance the rows of a matrix compete for the same few lines of the processor's cache, and products with
     it take up to twice as long.

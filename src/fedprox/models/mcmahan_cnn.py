@@ -1,7 +1,7 @@
 """The convolutional network of McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks".
 
 Two 5x5 convolutions with 32 and 64 channels, each with ReLU and 2x2 max pooling, a dense layer of 512 units with ReLU,
-and one unit per class: 1,663,370 parameters for MNIST, as the paper says.
+and one unit per class: 1,663,370 parameters for MNIST, as the paper states.
 """
 
 from __future__ import annotations

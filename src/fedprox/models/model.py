@@ -1,7 +1,7 @@
 """What a model is: pure functions of its parameters.
 
-The loss is given per example, so that one definition serves mini-batches, whole devices and weighted means. A model
-may bring its own gradient where that is faster than automatic differentiation; it must be the gradient of the same
+The loss is given per example, so that one definition serves mini-batches, entire devices and weighted means. A model
+may define its own gradient where that is faster than automatic differentiation; it must be the gradient of the same
 loss.
 """
 
@@ -40,13 +40,13 @@ class Model:
     """A model as pure functions; `params` is any pytree of arrays.
 
     Attributes:
-      name: what it is called in configs and records.
+      name: its name in configs and records.
       init: `init(key) -> params` from a JAX random key.
       loss: `loss(params, x, y) -> losses`, one per example.
-      predict: `predict(params, x) -> labels`, one per example; compared with `y` for accuracy. For a regression,
-        where accuracy means nothing, None.
+      predict: `predict(params, x) -> labels`, one per example; compared with `y` for accuracy. None for a regression,
+        which has no accuracy.
       gradient: optionally `gradient(params, x, y, weights)`, the gradient of `sum(weights * loss)`.
-      small: whether its products of two matrices are so small that a whole loop over mini-batches is best compiled
+      small: whether its products of two matrices are so small that a complete loop over mini-batches is best compiled
         into one kernel (`fedprox.core.compilation.one_kernel`). Its gradient must then depend on x and y.
       curvature_bound: only for a loss that is convex in the parameters, and only where one is known:
         `curvature_bound(x)`, a number that no eigenvalue of the Hessian of the mean loss over the examples x exceeds,
@@ -55,9 +55,9 @@ class Model:
       statistics: patterns over the names of parameters that are collected in training instead of trained by gradients,
         such as the running means of batch normalisation (`fedprox.core.name_patterns`).
       training: for a model with statistics, `training(params, x, y, weights) -> (losses, params)`: the losses of a
-        mini-batch as they are in training, and the parameters with new statistics, of which nothing else is taken.
-        weights are 1 / (size of the mini-batch), and 0 for rows that only fill up a short one. `loss` and `predict`
-        use the statistics as they are.
+        mini-batch as they are in training, and the parameters with new statistics, which is all that is taken from
+        them. weights are 1 / (size of the mini-batch), and 0 for rows that pad a short one. `loss` and
+        `predict` use the statistics as they are.
       frozen: patterns over the names of parameters that are never trained (`[personal] frozen`).
       losses_and_labels: optionally `losses_and_labels(params, x, y)`, what `loss` and `predict` return, with the
         outputs of the network computed once: measuring then takes one forward pass.
@@ -85,7 +85,7 @@ class Model:
 
 
 def checked_model(model: Any) -> Model:
-    """Return a model; refuse what is not a `Model`, and say what makes one of it."""
+    """Return a model; refuse what is not a `Model`, and name the function that converts it."""
     if isinstance(model, Model):
         return model
     package = type(model).__module__

@@ -1,9 +1,9 @@
 """The products and exponentials of a linear model, in forms that become fast code within a single kernel.
 
-XLA writes a product of two matrices inline as long as no dimension exceeds `SMALL`; a larger one it hands to a library,
-which the code of a single kernel cannot call. A product of a matrix with a vector, and sums of a few products of
-numbers, it writes well at any size, and from a few vector registers on better than a product of two matrices, of which
-it transposes one. So within a single kernel a matrix is taken a vector at a time, with zeros up to a multiple of a
+XLA compiles a product of two matrices inline as long as no dimension exceeds `SMALL`; for a larger one it calls a
+library, which the code of a single kernel cannot do. It compiles a product of a matrix with a vector, and sums of a few
+products of numbers, well at any size, and from a few vector registers on better than a product of two matrices, one of
+which it transposes. So within a single kernel a matrix is taken a vector at a time, with zeros up to a multiple of a
 vector register.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["exponentials", "is_small", "outer_products", "scores"]
 
 _TILE = 8  # rows that XLA's product with a vector takes at once
 _LANES = 8  # numbers in a vector register
-_SHORT = 24  # numbers below which LLVM writes a loop out before it could use vector registers
+_SHORT = 24  # length below which LLVM unrolls a loop before it could use vector registers
 _MOST_WEIGHTS = 1 << 14  # of more, the library's products are faster
 
 
@@ -57,8 +57,8 @@ def outer_products(residuals: jax.Array, x: jax.Array) -> jax.Array:
 def exponentials(matrix: jax.Array) -> jax.Array:
     """Return e^entry for each entry of a matrix.
 
-    LLVM writes loops over short rows out, number by number. So within a single kernel the rows are copied one after
-    another into a vector, which is long enough to be taken a register at a time; a loop keeps XLA from seeing that
+    LLVM unrolls loops over short rows. So within a single kernel the rows are copied one after
+    another into a vector, which is long enough to be processed a register at a time; a loop keeps XLA from seeing that
     the two are the same.
     """
     rows, columns = matrix.shape
@@ -90,7 +90,7 @@ def _sum_of_tiles(residuals: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _few(residuals: jax.Array, x: jax.Array) -> jax.Array:
-    """Return residuals x, written out example by example."""
+    """Return residuals x, unrolled example by example."""
     return reduce(jnp.add, (residuals[:, i, None] * x[i] for i in range(len(x))))
 
 
@@ -114,7 +114,7 @@ def _padded(matrix: jax.Array, examples: int) -> jax.Array:
 
 
 def _width(features: int, examples: int) -> int:
-    """Return the columns that products are taken over; for a few examples zeros do not pay.
+    """Return the columns that products are taken over; for a few examples padding does not pay.
 
     >>> _width(784, 10), _width(100, 10), _width(100, 1)
     (784, 104, 100)

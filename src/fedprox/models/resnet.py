@@ -2,10 +2,10 @@
 
 A 3x3 convolution with 16 channels, three stages of n blocks with 16, 32 and 64 channels, the mean over all pixels, and
 a dense layer: 6 n + 2 layers with weights. A block adds to its input (two 3x3 convolutions, each normalised); the first
-block of the second and third stage takes every other pixel, and its input is given zeros as the new channels.
+block of the second and third stage takes every other pixel, and its input is padded with zeros for the new channels.
 
 Batch normalisation mixes the examples of a batch and keeps running means, which differ from device to device.
-Group normalisation looks at one example alone: with the channels in groups of equal size,
+Group normalisation depends on one example only: with the channels in groups of equal size,
 
     out = scale * (x - mean) / sqrt(var + 1e-5) + shift,     mean, var over the pixels and channels of a group
 """
@@ -79,7 +79,7 @@ def _block(layers: Tree, image: jax.Array, stride: int) -> jax.Array:
 
 
 def _init_convolution(key: jax.Array, inputs: int, outputs: int) -> Tree:
-    """Return a 3x3 convolution and the normalisation behind it, which makes a bias useless."""
+    """Return a 3x3 convolution and the normalisation after it, which makes a bias redundant."""
     weight = init_convolution(key, 3, inputs, outputs)["weight"]
     return {"scale": jnp.ones(outputs), "shift": jnp.zeros(outputs), "weight": weight}
 

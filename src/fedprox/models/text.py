@@ -1,7 +1,7 @@
 """The paper's two models of text: two LSTM layers over a sequence, and a dense layer on the last hidden state.
 
-`char_lstm` predicts the next character (Shakespeare); it learns its embedding of characters. `sentiment_lstm` tells
-whether a message is positive (Sent140); its word vectors are given and stay as they are.
+`char_lstm` predicts the next character (Shakespeare); it learns its embedding of characters. `sentiment_lstm` predicts
+whether a message is positive (Sent140); its word vectors are given and fixed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def char_lstm(classes: int, length: int = 80, embedding: int = 8, hidden: int = 
 def sentiment_lstm(vectors: ArrayLike, classes: int = 2, hidden: int = 256) -> Model:
     """Return the model of the sentiment of a message, x (batch, words) numbers of rows of `vectors` (words, dim).
 
-    The vectors are no parameters: they are not trained, sent or saved. They become part of the compiled programs, so
-    give those of the words in the data alone. All matrices start uniform within Glorot's limit, biases at zero (see
+    The vectors are not parameters: they are not trained, sent or saved. They become part of the compiled programs, so
+    give only those of the words in the data. All matrices start uniform within Glorot's limit, biases at zero (see
     `init_layer` for the LSTM's).
 
     >>> model = sentiment_lstm(vectors=jnp.ones((1000, 300)))

@@ -1,8 +1,9 @@
 """Parameters that gradients do not move: frozen ones, and statistics that training itself collects.
 
 A model with batch statistics (batch normalisation) names them in `Model.statistics` and gives them new values in
-`Model.training`; frozen parameters are named in `Model.frozen`. Both stand in the tree of parameters like all others.
-Their entries of every gradient are zero, and a step leaves a frozen one as it is and a statistic at its new value.
+`Model.training`; frozen parameters are named in `Model.frozen`. Both are part of the tree of parameters, like all
+others. Their entries of every gradient are zero, and a step leaves a frozen one as it is and a statistic at its new
+value.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ averaged over its own size. Every epoch visits the samples in a fresh order. Bat
 data set, one step per epoch.
 
 The order of epoch e is the ranking of n_k random words drawn for (seed, round, device): the words are sorted with
-their positions packed into the low bits. It depends on nothing else, so a device with a smaller budget walks the
-same path and only stops earlier.
+their positions packed into the low bits. It depends on nothing else, so a device with a smaller budget takes the same
+steps and only stops earlier.
 """
 
 from __future__ import annotations

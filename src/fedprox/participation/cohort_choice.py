@@ -1,8 +1,8 @@
-"""Who takes part in a round, chosen by the sampler that the config names.
+"""The devices of a round, chosen by the sampler that the config names.
 
-A sampler is a function of a `SamplingView` that returns devices: numbers from 0 to N - 1, a device that is to count
-twice listed twice. Results are averaged with weights n_k, or, where the sampler has `weighs_draws = True`, with the
-number of draws. It is built anew for every round and sees all that it needs, so that a resumed run equals an
+A sampler is a function of a `SamplingView` that returns devices: numbers from 0 to N - 1, with a device that is to
+count twice listed twice. Results are averaged with weights n_k, or, where the sampler has `weighs_draws = True`, with
+the number of draws. It is built again for every round and receives all that it needs, so that a resumed run equals an
 uninterrupted one.
 """
 
@@ -40,8 +40,8 @@ def choose_cohort(
 ) -> Cohort:
     """Return the devices of a round from a population with these offsets of its training samples.
 
-    `sampler` takes the place of the one that the config names. Where there is a clock, `here` says who is available and
-    `seconds` how long a round takes. `losses` gives devices' losses at the current model.
+    `sampler` takes the place of the one that the config names. With a clock, `here` gives which devices are available
+    and `seconds` how long a round takes. `losses` gives devices' losses at the current model.
     """
     view = SamplingView(round, config.per_round, offsets, seed, known or {}, purpose, here, losses, seconds)
     name = config.sampling if sampler is None else getattr(sampler, "__qualname__", type(sampler).__qualname__)

@@ -1,9 +1,9 @@
 """The mini-batches of a small device, drawn within a compiled program.
 
-They are those that `fedprox.participation.budget.minibatches` draws, number by number: the order of an epoch is the
+They are exactly those that `fedprox.participation.budget.minibatches` draws: the order of an epoch is the
 ranking of its n_k random words, by their upper halves and where these are equal by position. A sample's place in it is
-the number of samples that come before. To count them takes n_k^2 comparisons, but many at once: for a small device that
-is faster than to sort.
+the number of samples that come before. Counting them takes n_k^2 comparisons, but many at once: for a small device that
+is faster than sorting.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Orders(NamedTuple):
 
 
 def empty_orders(steps: int, batch_size: int) -> Orders:
-    """Return the memory for devices whose epochs have at most that many steps together."""
+    """Return the memory for devices whose epochs together have at most that many steps."""
     most = steps * batch_size
     return Orders(jnp.zeros(most + max(_BLOCKS * WORDS, _TILE), jnp.uint32), jnp.zeros(most, jnp.int32))
 
@@ -86,4 +86,4 @@ def draw_orders(
     return Orders(words, lax.fori_loop(0, epochs, order, orders.rows))
 
 
-_LAST = np.uint32(2**32 - 1)  # for what is no sample: it comes before none
+_LAST = np.uint32(2**32 - 1)  # for padding: it comes before no sample

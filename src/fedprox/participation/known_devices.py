@@ -1,6 +1,6 @@
-"""What the server knows of devices that have taken part, for rules that choose devices by it.
+"""What the server knows about devices that have taken part, for selection rules that use it.
 
-It is kept for the devices that were chosen once, so that a million others cost nothing, and is part of a checkpoint.
+It is kept only for devices that have been chosen, so that a million others cost nothing, and is part of a checkpoint.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ __all__ = ["KnownDevice", "read_known", "update_known", "write_known"]
 
 
 class KnownDevice(NamedTuple):
-    """What is known of one device.
+    """What is known about one device.
 
     Attributes:
       last_round: the round in which it was last chosen.
       loss: F_k of the model after that round; None where a real device did not report it.
-      seconds: what that round took, on the simulated clock or as a real device measured it; None where neither is.
+      seconds: what that round took, on the simulated clock or as a real device measured it; None if neither exists.
     """
 
     last_round: int

@@ -22,13 +22,13 @@ SystemsModel = Callable[[WorkView], Any]
 
 @dataclass(frozen=True)
 class OwnChoices:
-    """Who takes part, and with how much work, where objects decide it; None where the config does."""
+    """Objects that decide which devices take part, and with how much work; None where the config decides."""
 
     sampler: Sampler | None = None
     systems: SystemsModel | None = None
 
     def has_own_sampler(self, config: Config) -> bool:
-        """Return whether the sampler is none of the paper's, so that it sees what is known of devices."""
+        """Return whether the sampler is not one of the paper's, so that it receives what is known about devices."""
         return self.sampler is not None or not is_plain(config.devices.sampling)
 
     def weighs_draws(self, config: Config) -> bool:

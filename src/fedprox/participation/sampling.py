@@ -1,4 +1,4 @@
-"""Who takes part in a round: the two sampling schemes of the paper.
+"""Which devices take part in a round: the two sampling schemes of the paper.
 
 *Uniform* (Section 5.1, "Implementation"): K devices uniformly without replacement; the results are averaged with
 weights proportional to n_k.
@@ -79,11 +79,11 @@ class SamplingView:
       per_round: K.
       offsets: (devices + 1,) device k has the training samples offsets[k] to offsets[k + 1].
       seed: of the run.
-      known: what the server knows of the devices that were chosen before, by device; not kept for the paper's schemes.
+      known: what the server knows about the devices that were chosen before, by device; not kept for the paper's
+        schemes.
       purpose: which draw this is, for `words` and `random`.
       here: on a simulated clock, which of some devices are available: `here(devices) -> bools`.
-      losses: F_k at the current model, for some devices: `losses(devices) -> {device: loss}`; None where it cannot be
-        had.
+      losses: F_k at the current model, for some devices: `losses(devices) -> {device: loss}`; None if not available.
       seconds: on a simulated clock, how long a round takes some devices: `seconds(devices) -> seconds`.
     """
 
@@ -99,7 +99,7 @@ class SamplingView:
 
     @property
     def available(self) -> NDArray[np.int64]:
-        """The devices that can be asked: all of them, unless a simulated clock says who is away."""
+        """The devices that can be asked: all of them, except those unavailable on a simulated clock."""
         devices = np.arange(len(self.offsets) - 1)
         return devices if self.here is None else devices[self.here(devices)]
 
@@ -130,7 +130,7 @@ class Uniform:
 
 
 class Available(Uniform):
-    """K devices uniformly without replacement, on a simulated clock of those that are available: as `uniform`."""
+    """K devices uniformly without replacement, on a simulated clock among the available ones: as `uniform`."""
 
 
 class Proportional:
@@ -165,14 +165,14 @@ def draw_cohort(
 ) -> Cohort:
     """Draw the devices of a round from a population with these offsets of its training samples.
 
-    `scheme` is one of the paper's; `choose_cohort` also knows samplers of your own.
+    `scheme` is one of the paper's; `choose_cohort` also takes custom samplers.
     """
     sampler: Uniform | Proportional = find_part("samplers", scheme, "devices.sampling")()
     return sampler(SamplingView(round, per_round, offsets, seed, purpose=purpose))
 
 
 def owners(random: NDArray[np.uint64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each random word a device, drawn with probability p_k: the owner of a uniformly drawn sample."""
+    """Return a device for each random word, drawn with probability p_k: the owner of a uniformly drawn sample."""
     sample = random % np.uint64(offsets[-1])
     return np.searchsorted(offsets, sample.astype(np.int64), side="right") - 1
 
@@ -232,7 +232,7 @@ def merge_weights(
 
 
 def merge_scale(cohort: Cohort, kept: NDArray[np.bool_]) -> float:
-    """Return by what the mean update is multiplied: the mean of p_k / q_k over the draws that are kept, otherwise 1.
+    """Return the factor of the mean update: the mean of p_k / q_k over the draws that are kept, otherwise 1.
 
     >>> drawn = Cohort(np.array([4, 7]), np.array([1, 3]), np.array([1, 1]))
     >>> merge_scale(drawn.with_probability(np.array([0.5, 0.5]), np.array([0.25, 0.5])), np.array([True, True]))
@@ -245,7 +245,7 @@ def merge_scale(cohort: Cohort, kept: NDArray[np.bool_]) -> float:
 
 
 def cap_weights(weights: NDArray[np.float64], most: float) -> NDArray[np.float64]:
-    """Return weights of which none is above `most`, with the same sum; what is cut goes to the others, in proportion.
+    """Return weights none of which is above `most`, with the same sum; the excess goes to the others, in proportion.
 
     Where there are too few devices for that, all have the same weight.
 

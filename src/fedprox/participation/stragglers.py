@@ -1,13 +1,13 @@
 """Systems heterogeneity: how much work each chosen device does (Section 5.2).
 
-The result is arrays, never control flow: a budget in mini-batch steps for every listed device, and who is a
-straggler. Whether a straggler's partial work is kept is the method's decision.
+The result is arrays, never control flow: a budget in mini-batch steps for every listed device, and which are
+stragglers. Whether a straggler's partial work is kept is the method's decision.
 
 *Stragglers*: floor(s m + 1/2) of the m listed devices are marked, and each marked device is given x epochs, uniform on
 {1, ..., E}; all others are given E. With E = 1 a marked device is given a uniform number of its mini-batches instead,
 at least one. m is K with uniform sampling and fewer where proportional sampling draws a device several times: s is a
-share of the devices that take part. A straggler may happen to do all the work; methods that drop stragglers drop it all
-the same. (`[compat]` has the released code's {1, ..., E - 1}.)
+share of the devices that take part. A straggler may happen to do all the work; methods that drop stragglers still drop
+it. (`[compat]` has the released code's {1, ..., E - 1}.)
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def straggler_work(
 
 
 def failures(cohort: Cohort, *, share: float, seed: int, round: int) -> NDArray[np.bool_]:
-    """Mark floor(share m + 1/2) of the m listed devices as failed: they return nothing at all, whatever the method."""
+    """Mark floor(share m + 1/2) of the m listed devices as failed: they return nothing, whatever the method."""
     return _marked(len(cohort), share, seed, Purpose.FAILURES, round)
 
 

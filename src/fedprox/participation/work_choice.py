@@ -1,8 +1,9 @@
 """How much work the chosen devices of a round do, decided by the systems model that the config names.
 
 A systems model is a function of a `WorkView` that returns a budget for each listed device, in mini-batch steps: all of
-E epochs, less for a straggler, 0 for one that does not answer. (The clock, which also decides who is available and what
-time it is, is no such function.) It is built anew for every round and sees all that it needs.
+E epochs, fewer steps for a straggler, 0 for one that does not answer. (The clock, which also decides which devices are
+available and what time it is, is not such a function.) It is built again for every round and receives all that it
+needs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Digests of the parts of a stored column, so that data are checked as they are read.
 
 A column of a population on disk may be too large to be read when it is opened. Its manifest has the CRC-32 of every
-mebibyte of it, and what a round or a measurement reads is compared with them first, each part once. Labels are checked
-against the number of classes at the same time.
+mebibyte of it, and whatever a round or a measurement reads is first compared with them, each part once. Labels are
+checked against the number of classes at the same time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PartDigests:
         self._current = self._length = 0
 
     def add(self, content: bytes | memoryview) -> None:
-        """Take the bytes that follow."""
+        """Add the next bytes."""
         begin = 0
         while begin < len(content):
             end = begin + PART - self._length

@@ -6,11 +6,12 @@
     names.npy    name_offsets.npy                  the devices' names in UTF-8, one after another
     extra_NAME.npy                                 arrays that belong to the data as a whole
 
-Each column is an ordinary `.npy` file whose data begin at a multiple of 64 bytes, so that NumPy maps it and JAX reads
-it in place: memory is used only for the devices that take part. A folder is written in one pass, a block of devices
-at a time, under a temporary name, and renamed when it is whole. Opening checks that every column has the bytes the
-manifest says, the offsets, the extra arrays and the manifest itself; samples and labels are checked in parts before a
-round or a measurement uses them, names when they are asked for; `verify` reads everything and compares its checksums.
+Each column is an ordinary `.npy` file whose data begin at a multiple of 64 bytes, so that NumPy can map it and JAX can
+read it in place: memory is used only for the devices that take part. A folder is written in one pass, a block of
+devices at a time, under a temporary name, and renamed when it is complete. Opening checks that every column has the
+size stated in the manifest, the offsets, the extra arrays and the manifest itself; samples and labels are checked in
+parts before a round or a measurement uses them, names when they are requested; `verify` reads everything and compares
+its checksums.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ __all__ = ["FORMAT", "VERSION", "manifest_digest", "open_population", "read_mani
 
 Array = NDArray[Any]
 FORMAT, VERSION = "fedprox-population", 2
-_WITHOUT_DIGEST = 1  # the version before, which is still read
+_WITHOUT_DIGEST = 1  # the previous version, which can still be read
 _BLOCK = 64 << 20  # bytes read at once
 _DATA = ("train_x", "train_y", "test_x", "test_y")
 
 
 class _Names(Sequence[str]):
-    """The names of all devices, decoded one by one when they are asked for."""
+    """The names of all devices, decoded one by one on request."""
 
     def __init__(self, text: Array, offsets: Array, parts: ColumnParts | None) -> None:
         self._text, self._offsets, self._parts = text, offsets, parts
@@ -90,7 +91,7 @@ def _opened(folder: Path, verify: bool) -> Population:
     for name, schema in manifest["columns"].items():
         if name in ("train_offsets", "test_offsets", "name_offsets"):
             _check_offsets(folder, name, columns[name], schema)
-        elif name.startswith("extra_") and "parts" in schema:  # all of it is used
+        elif name.startswith("extra_") and "parts" in schema:  # the entire column is used
             ColumnParts(folder / f"{name}.npy", columns[name], schema).check(0, len(columns[name]))
     try:
         train, test = (
@@ -160,7 +161,7 @@ def verify_population(path: str | Path) -> None:
 
 
 def _check_offsets(folder: Path, name: str, offsets: Array, schema: Mapping[str, Any]) -> None:
-    """Check where the devices begin: they are small, and all of them are used at once."""
+    """Check the offsets, which are small and all used at once."""
     file = folder / f"{name}.npy"
     if offsets.ndim != 1 or offsets.dtype != np.int64 or not len(offsets):
         raise DataError(f"{file} must be a list of 64-bit integers; got {offsets.dtype} of shape {offsets.shape}")

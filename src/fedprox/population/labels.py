@@ -1,6 +1,6 @@
 """Labels of any kind as the numbers 0, 1, 2, ... that a classifier needs, and back.
 
-A map is a tuple: entry c is what class c was called in the data. It is made once, over the whole data set, in sorted
+A map is a tuple: entry c is the name of class c in the data. It is made once, over the entire data set, in sorted
 order, and stays with it: in the population, in the run folder and in the saved model. Integers that begin at 0 are
 class numbers already, gaps included, and need no map.
 """
@@ -18,7 +18,7 @@ from fedprox.core.errors import DataError
 __all__ = ["Labels", "decode", "encode", "is_missing"]
 
 Labels = tuple[Any, ...] | None
-"""What each class was called, as text, integers or truth values; None where classes are called by their numbers."""
+"""The name of each class, as text, integers or booleans; None where the classes are plain numbers."""
 
 
 def encode(y: ArrayLike) -> tuple[NDArray[Any], Labels]:
@@ -41,7 +41,7 @@ def encode(y: ArrayLike) -> tuple[NDArray[Any], Labels]:
 
 
 def decode(codes: NDArray[Any], labels: Labels) -> NDArray[Any]:
-    """Return what classes are called.
+    """Return the names of classes.
 
     >>> decode(np.array([1, 0]), ("cat", "dog")).tolist()
     ['dog', 'cat']
@@ -50,7 +50,7 @@ def decode(codes: NDArray[Any], labels: Labels) -> NDArray[Any]:
 
 
 def is_missing(item: Any) -> bool:
-    """Return whether an entry is none at all: None, NaN, or what pandas has for it."""
+    """Return whether an entry is missing: None, NaN, or the equivalent of pandas."""
     return (
         item is None or (isinstance(item, float) and math.isnan(item)) or type(item).__name__ in ("NAType", "NaTType")
     )
@@ -73,7 +73,7 @@ def _is_one_hot(values: NDArray[Any]) -> bool:
 
 
 def _plain(y: ArrayLike) -> NDArray[Any]:
-    """Return y as numbers, truth values or text; refuse rows without a label and kinds that cannot be told apart."""
+    """Return y as numbers, booleans or text; refuse rows without a label and mixed kinds."""
     values = np.atleast_1d(np.asarray(y))
     if values.dtype.kind == "f" and np.isnan(values).any():
         _refuse_missing(int(np.isnan(values.reshape(len(values), -1)).any(axis=1).argmax()))

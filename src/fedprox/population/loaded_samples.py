@@ -38,8 +38,8 @@ class LoadedSamples:
         """Hand samples to JAX, for a model to walk."""
         if len(samples) >= 2**31:
             raise DataError(f"a population must have fewer than 2^31 samples; got {len(samples)}")
-        # Of a lone row XLA knows which one is meant, so that the orders are not used; and over a single kernel with an
-        # array that is not used it ends the process.
+        # With a single row XLA knows which one is meant and does not use the orders; and it aborts the process over a
+        # single kernel with an unused array.
         x, y = (np.repeat(array, 2, axis=0) if len(array) == 1 else array for array in (samples.x, samples.y))
         typical = _typical(samples)
         return cls(jax.device_put(x), jax.device_put(y), _block(samples, model, typical), typical)
@@ -58,12 +58,12 @@ def _identity(tree: Tree) -> Tree:
 
 @lru_cache(maxsize=64)
 def scalar(value: float) -> jax.Array:
-    """Return a number where the programs run; one that is used again and again is handed over once."""
+    """Return a number where the programs run; one that is used repeatedly is transferred once."""
     return jax.device_put(np.float32(value))
 
 
 def _typical(samples: Samples) -> int:
-    """Return about the number of rows of a typical device, so that little is computed needlessly."""
+    """Return about the number of rows of a typical device, so that little is computed in vain."""
     median = max(int(np.median(np.diff(samples.offsets))), 1)
     return min(max(8, min(SMALL, _floor(median))), max(len(samples), 1))
 
@@ -71,8 +71,8 @@ def _typical(samples: Samples) -> int:
 def _block(samples: Samples, model: Model, typical: int) -> int:
     """Return how many rows to take at once.
 
-    Of a small model, as much of the typical number as stays in the first cache of a CPU, where it is read twice. Of one
-    that works long on every example, the number with the fewest rows computed needlessly.
+    For a small model, as much of the typical number as fits into the L1 cache of a CPU, where it is read twice. For a
+    model with much work per example, the number that computes the fewest rows in vain.
     """
     if jax.default_backend() != "cpu":
         return typical

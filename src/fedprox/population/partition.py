@@ -71,10 +71,10 @@ def lognormal_sizes(devices: int, mean: float = 4.0, deviation: float = 2.0, see
 
 
 def by_dirichlet(y: ArrayLike, devices: int, alpha: float, seed: int = 0) -> Devices:
-    """Skew labels: the rows of each class are divided over the devices in Dirichlet(alpha) shares.
+    """Skew labels: divide the rows of each class over the devices in Dirichlet(alpha) shares.
 
     The smaller alpha, the fewer devices hold most of a class; as alpha grows, all devices become alike. A device that
-    the draw leaves without rows gets one of the largest device's.
+    the draw leaves without rows gets one from the largest device.
     """
     if not alpha > 0:
         raise ConfigError(f"`alpha` must be a number > 0; got {alpha}")

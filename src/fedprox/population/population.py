@@ -1,4 +1,4 @@
-"""The population: the training and test samples of N devices, and how it is made from arrays and tables."""
+"""The population: the training and test samples of N devices, and how to make it from arrays and tables."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Population:
       train: training samples; every device has at least one.
       test: test samples; a device may have none.
       classes: the number of labels, or 0 where y is not a label.
-      names: the devices' names, or None where they are just numbers.
+      names: the devices' names, or None if they are plain numbers.
       extras: named arrays that belong to the data as a whole, shared by all devices. A model over word ids finds the
         fixed word vectors (words, dimensions) here as `vectors`.
-      folder: where it is on disk, if that is where it was opened.
-      parts: by column, what checks rows of a stored population before they are used.
-      labels: what each class is called in the data, or None where classes are called by their numbers.
+      folder: its folder, if it was opened from disk.
+      parts: by column, the check of a stored population's rows before they are used.
+      labels: the name of each class in the data, or None where the classes are plain numbers.
       validation: samples of the same devices that are not trained on (`fedprox.population.set_aside`).
       holdout: the samples of other devices, which take no part in training.
     """
@@ -128,7 +128,7 @@ class Population:
         Args:
           x: (rows, ...) examples.
           y: (rows,) labels of any kind, or real targets. Integers that begin at 0 are class numbers; other labels are
-            numbered in sorted order over all rows, and `labels` of the population keeps what they were.
+            numbered in sorted order over all rows, and the population keeps the original ones as `labels`.
           device: (rows,) the device of each row: numbers or names, in any order; without it one device has all rows.
           test: (rows,) true for test rows; without it a fifth of each device's rows, drawn with `seed`.
           classes, labels: how many classes there are, or what they are called; with either, y are class numbers and
@@ -215,7 +215,7 @@ class Population:
         extras: Mapping[str, Array] | None = None,
         labels: tuple[Any, ...] | None = None,
     ) -> Population:
-        """Divide rows that lie device by device into training and test samples, and check them."""
+        """Divide rows, which are ordered by device, into training and test samples, and check them."""
         x, y = checked_rows(x, y, offsets, names if names is not None else range(len(offsets) - 1), classes)
         if classes is None:
             classes = int(y.max()) + 1 if np.issubdtype(y.dtype, np.integer) else 0
@@ -227,7 +227,7 @@ class Population:
 
 
 def _named(device: Array) -> Array:
-    """Return the devices of all rows as they can be compared; refuse a row that has none."""
+    """Return the devices of all rows in comparable form; refuse a row that has none."""
     missing = [is_missing(item) for item in device.tolist()] if device.dtype.kind in "fO" else []
     if any(missing):
         raise DataError(

@@ -1,4 +1,4 @@
-"""A population with its labels numbered in another way, or given back as the numbers that they were."""
+"""A population with its labels numbered differently, or restored to the original numbers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def aligned(population: Population, labels: Labels, classes: int) -> Population:
 
 
 def targets(population: Population) -> Population:
-    """Return the population for a model that predicts no labels: with the numbers that its labels stand for."""
+    """Return the population for a model that predicts no labels: with the original numbers in place of classes."""
     if population.labels is None or not all(isinstance(label, int) for label in population.labels):
         return population
     table = np.asarray(population.labels, np.float32)

@@ -1,8 +1,8 @@
 """The samples of a population divided among new devices (`data.partition`).
 
-All training samples are pooled and dealt to N new devices by a partitioner; test samples stay test samples. Those of
-a label are dealt in proportion to the training samples of that label, so that a device is tested on labels that it
-trains on, and the test samples of all devices together are those that there were.
+All training samples are pooled and dealt to N new devices by a partitioner; test samples stay test samples. Those of a
+label are dealt in proportion to the training samples of that label, so that a device is tested on labels that it trains
+on, and no test sample is lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Samples of N devices, ragged, in one flat layout.
 
-The samples of all devices lie one after another in one array; `offsets` says where each device begins. Nothing is
-padded, a device is a slice, and p_k = n_k / n (the masses of Equation 1) follows from the offsets of the training
+The samples of all devices are stored one after another in one array; `offsets` gives where each device begins. Nothing
+is padded, a device is a slice, and p_k = n_k / n (the masses of Equation 1) follows from the offsets of the training
 samples alone.
 """
 

@@ -2,7 +2,8 @@
 
 Settings are chosen by them (`fedprox tune`, `fedprox sweep`), so that nothing is chosen by looking at test data.
 Validation samples are a share of each device's training samples. Held-out devices are drawn from all devices and take
-part in no round; all their samples, training and test samples alike, show how a model does on devices it has not met.
+part in no round; all their samples, training and test samples alike, show how a model does on devices that it was not
+trained on.
 """
 
 from __future__ import annotations

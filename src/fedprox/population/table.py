@@ -1,7 +1,7 @@
 """Tables with named columns: a DataFrame, an Arrow table, a Hugging Face data set or a dict of arrays.
 
-A table is anything that gives a column for its name, `table["age"]`, and lists its names: as `columns` (pandas,
-Polars), as `column_names` (Arrow, Hugging Face) or as its keys. No library is imported for it.
+A table is anything that returns a column by its name, `table["age"]`, and lists its names: as `columns` (pandas,
+Polars), as `column_names` (Arrow, Hugging Face) or as its keys. None of these libraries is imported.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def read_table(
     Args:
       x: the columns of features, or one column whose rows are arrays or lists; by default all that have no other role.
       y: the column of labels (of any kind) or real targets.
-      device: the column that says whose row it is, or None.
-      test: the column of truth values that marks test rows, or None.
+      device: the column with the device of each row, or None.
+      test: the column of booleans that marks test rows, or None.
 
     >>> table = {"age": [20.0, 30.0, 40.0], "kind": ["cat", "dog", "cat"], "owner": ["b", "a", "b"]}
     >>> read_table(table, x=["age"], y="kind", device="owner").device.tolist()
@@ -62,7 +62,7 @@ def read_table(
 
 
 def feature_columns(table: Any, x: Columns, others: Sequence[str]) -> NDArray[Any]:
-    """Return the features of a table: the columns `x`, or where none is named all but `others`."""
+    """Return the features of a table: the columns `x`, or all but `others` if none is named."""
     names = _names(table)
     if isinstance(x, str):
         return _stacked(table, x, names)
@@ -73,7 +73,7 @@ def feature_columns(table: Any, x: Columns, others: Sequence[str]) -> NDArray[An
 
 
 def _class_names(table: Any, y: str) -> tuple[str, ...] | None:
-    """Return the names of the classes that a Hugging Face data set keeps beside the numbers of its column y."""
+    """Return the class names that a Hugging Face data set stores with its column y."""
     features = getattr(table, "features", None)
     found = getattr(features.get(y), "names", None) if isinstance(features, Mapping) else None
     return tuple(found) if found else None

@@ -33,8 +33,8 @@ class PopulationWriter:
         with PopulationWriter("folder", classes=10) as writer:
             writer.add("alice", train=(x, y), test=(x_test, y_test))
 
-    A device without training samples is left out and counted in `left_out`. When the block ends well the folder
-    appears under its name (an older one there is replaced); after an error nothing of it is left.
+    A device without training samples is left out and counted in `left_out`. When the block ends without an error, the
+    folder appears under its name (an older one is replaced); after an error nothing is left of it.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class PopulationWriter:
         )
 
     def add_block(self, names: Sequence[str], train: Samples, test: Samples) -> None:
-        """Add several devices whose samples lie one after another."""
+        """Add several devices whose samples follow one another."""
         sizes, tests = np.diff(train.offsets), np.diff(test.offsets)
         if not len(names) == len(sizes) == len(tests):
             raise DataError(
@@ -209,7 +209,7 @@ def _part(samples: Samples, begin: int, end: int) -> Samples:
 
 
 class _Column:
-    """One `.npy` file that grows row by row; its header is written again when the number of rows is known."""
+    """One `.npy` file that grows row by row; its header is rewritten when the number of rows is known."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self.file: BinaryIO = path.open("wb")

@@ -1,14 +1,14 @@
-"""Who can be asked: devices are drawn as by the sampling scheme, and those that are away are passed over.
+"""Which devices can be asked: devices are drawn by the sampling scheme, and unavailable ones are skipped.
 
-The first devices looked at are those that the scheme draws without a clock, so where all are available the list is
-the same. Where some are away, further candidates are drawn until K are found:
+The first candidates are the devices that the scheme draws without a clock, so if all are available the list is the
+same. If some are unavailable, further candidates are drawn until K are found:
 
 *Uniform*: the other devices in random order (Fisher and Yates), so that every K of the available devices are equally
 likely. *Proportional*: further independent draws with p_k, so that each available device is drawn with p_k over the sum
 of the available ones.
 
-At most `most_candidates(K)` are looked at, however many devices there are. If fewer than K of them are available the
-round continues with those; if none is, the server waits and looks again.
+At most `most_candidates(K)` are tried, however many devices there are. If fewer than K of them are available the round
+continues with those; if none is, the server waits and tries again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "others",
 ]
 
-WAIT = 900.0  # seconds until the server looks again
+WAIT = 900.0  # seconds until the server tries again
 LONGEST_WAIT = 7 * 86400.0
 _BLOCK = 64
 
@@ -52,11 +52,11 @@ class Asked:
 
     cohort: Cohort
     start: float  # the simulated time at which the round starts
-    away: int  # how many candidates were passed over, since they were away
+    away: int  # how many candidates were skipped because they were unavailable
 
 
 def most_candidates(per_round: int) -> int:
-    """Return how many devices are looked at for K of them."""
+    """Return how many candidates are tried to find K devices."""
     return 1000 + 50 * per_round
 
 
@@ -101,9 +101,9 @@ def ask_chosen(
     now: float,
     round: int,
 ) -> Asked:
-    """Find the devices of a round with a user's sampler: of those that it chooses, the ones that are not away.
+    """Find the devices of a round with a user's sampler: those of its choice that are available.
 
-    Where all of them are away, the server waits and the sampler chooses again.
+    If all of them are unavailable, the server waits and the sampler chooses again.
     """
     start = now
     while start <= now + LONGEST_WAIT:
@@ -121,7 +121,7 @@ def _here(seconds_left: Callable[[Indices, float], NDArray[np.float64]], start: 
 
 
 def nobody_available(round: int) -> RunError:
-    """Return the error of a server that has waited for devices in vain."""
+    """Return the error for a server that found no device within the longest wait."""
     return RunError(
         f"no device was available for {LONGEST_WAIT:.0f} simulated seconds in round {round}; "
         "`systems.profile` or `systems.trace` must leave some time in which devices can be asked"
@@ -133,7 +133,7 @@ def candidate_blocks(
 ) -> Iterator[Indices]:
     """Yield at most `most` candidates of a round, in blocks; the first block is what the scheme draws without a clock.
 
-    With proportional sampling a device may come several times.
+    With proportional sampling a device may occur several times.
     """
     random = words(per_round, seed, Purpose.DEVICES, round)
     more = most - per_round
@@ -152,7 +152,7 @@ def candidate_blocks(
 
 def others(total: int, taken: set[int], bits: np.random.BitGenerator) -> Iterator[int]:
     """Yield the numbers below `total` that are not taken, in random order, without a list of all of them."""
-    moved: dict[int, int] = {}  # where the shuffle has put something else than the number itself
+    moved: dict[int, int] = {}  # positions whose number the shuffle has changed
     for place in range(total):
         other = place + int(bits.random_raw()) % (total - place)
         number = moved.get(other, other)

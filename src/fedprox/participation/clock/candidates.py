@@ -1,11 +1,11 @@
-"""Whom a server can ask while one version of the model is current, in the order of that version's round.
+"""The devices that a server can ask while one version of the model is current, in the order of that version's round.
 
-Version t is what the synchronous server has before round t + 1. So its candidates are those of round t + 1: the devices
-that the sampling scheme lists for the round, then further candidates, as in `availability`. A device is asked at most
-once per version. One that is at work is passed over until it has replied. One that is away is passed over for this
+Version t is the model of the synchronous server before round t + 1. So its candidates are those of round t + 1: the
+devices that the sampling scheme lists for the round, then further candidates, as in `availability`. A device is asked
+at most once per version. A device at work is skipped until it has replied. An unavailable one is skipped for this
 version, unless no device is at work and the server must wait.
 
-What the clock needs to know of candidates is worked out for those of a block at once that are there.
+What the clock needs to know about candidates is computed for all available ones of a block at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Indices = NDArray[np.int64]
 
 
 class FullWork(NamedTuple):
-    """What the clock says of a device in a round, with all of E epochs."""
+    """The clock's values for a device in a round with all E epochs."""
 
     kind: str
     samples_per_second: float
@@ -51,7 +51,7 @@ class Candidates:
     Args:
       blocks: the devices, in the order in which they are to be asked.
       offsets: of the population's training samples.
-      prepare: what the clock says of the devices of a cohort, in their order.
+      prepare: returns the clock's values for the devices of a cohort, in their order.
       seconds_left: for how long devices stay available from a moment on.
       stays: the same for one device.
       at_once: how many of them are prepared at once.
@@ -71,16 +71,16 @@ class Candidates:
         self._drawn: Cohort | None = None  # of the last block, what is not prepared yet
         self._prepare, self._seconds_left = prepare, seconds_left
         self._known: list[tuple[int, int, int]] = []  # device, samples, draws
-        self._works: list[FullWork | None] = []  # None: it was away
+        self._works: list[FullWork | None] = []  # None: it was unavailable
         self._looks: list[float] = []  # how long each stays, from the moment on when it was prepared
         self._moments: list[float] = []
         self._seen: set[int] = set()
         self._next = 0
-        self._at_work: dict[int, int] = {}  # device -> position, of those passed over because they are at work
+        self._at_work: dict[int, int] = {}  # device -> position, of those skipped because they are at work
         self._returned: list[int] = []  # positions of those among them that have replied since
         self._away: list[int] = []
         self.listed = 0  # how many devices the round's list has
-        self.away = 0  # how many looks found a device away
+        self.away = 0  # how often a device was found unavailable
 
     def next(self, now: float, at_work: Collection[int]) -> tuple[Candidate, float] | None:
         """Take the next device that can be asked, with the seconds for which it stays; None where there is none."""
@@ -104,19 +104,19 @@ class Candidates:
         return None
 
     def has_ended(self, device: int) -> None:
-        """Take note that a device is no longer at work."""
+        """Record that a device is no longer at work."""
         if (position := self._at_work.pop(device, None)) is not None:
             heapq.heappush(self._returned, position)
 
     def look_again(self) -> bool:
-        """Let the server look again at those who were away; return whether there are any."""
+        """Try the unavailable devices again; return whether there are any."""
         found = bool(self._away)
         self._returned = sorted([*self._returned, *self._away])
         self._away = []
         return found
 
     def _has_more(self, now: float) -> bool:
-        """Prepare the next candidates where all have been looked at; return whether there is one."""
+        """Prepare the next candidates once all have been tried; return whether there is one."""
         while self._next == len(self._known):
             if self._drawn is None:
                 block = next(self._blocks, None)

@@ -1,10 +1,10 @@
 """The clock: each device does what it can by the deadline (Section 5.2: "a global clock").
 
-A round starts when devices have been found. Each downloads the model, works, and uploads; the steps that fit before the
-deadline, and before the device goes away, are its budget. A device that cannot do all E epochs is a straggler: FedAvg
-drops it, FedProx keeps what it has done. One that cannot do a single step takes no part, whatever the method. The round
-lasts until the last reply, or until the deadline where a device was late or failed: the server cannot know that nothing
-more will come. So methods that send as much share one time line, and their draws.
+A round starts when devices have been found. Each downloads the model, trains, and uploads; the steps that fit before
+the deadline, and before the device becomes unavailable, are its budget. A device that cannot do all E epochs is a
+straggler: FedAvg drops it, FedProx keeps what it has done. One that cannot do a single step takes no part, whatever the
+method. The round lasts until the last reply, or until the deadline where a device was late or failed: the server cannot
+know that nothing more will come. So methods with messages of the same size share one time line and the same draws.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Timed:
     asked: Asked
     devices: Devices
     deadline: float  # seconds from the start of the round
-    limit: NDArray[np.float64]  # the same for each device, or less for one that goes away before it
+    limit: NDArray[np.float64]  # the same for each device, or less for one that becomes unavailable first
     batch_size: int
     traffic: Traffic
 
@@ -51,7 +51,7 @@ class Timed:
         return self.asked.start + (float(seconds.max()) if everybody_in else self.deadline)
 
     def record(self) -> dict[str, Any]:
-        """Return what stands in `devices.jsonl`: of the round, and of each device."""
+        """Return the values for `devices.jsonl`: of the round, and of each device."""
         return {
             "start": self.asked.start,
             "deadline": self.deadline,
@@ -84,7 +84,7 @@ class Clock:
         )
 
     def seconds_of(self, offsets: NDArray[np.int64], devices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return how long all the work of a round would take devices, in a round before the first."""
+        """Return how long the full work of a round would take each device, in a round before the first."""
         samples, solver = offsets[devices + 1] - offsets[devices], self.config.solver
         steps = np.asarray(steps_per_epoch(samples, solver.batch_size)) * solver.epochs
         return seconds_for(steps, samples, solver.batch_size, self.source.at(devices, 0), self.traffic)

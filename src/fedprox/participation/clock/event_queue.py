@@ -1,4 +1,4 @@
-"""The queue of events on the simulated clock: devices at work, by when the server hears of them next."""
+"""The queue of events on the simulated clock: devices at work, ordered by their next event."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["EventQueue", "Job"]
 
 @dataclass(slots=True)
 class Job:
-    """A device at work, and what is known of its work when it is asked.
+    """A device at work, and what is known about its work when it is asked.
 
     Attributes:
       order: how many devices were asked before it.
       version: the number of the model that it was given.
       draws: how many replies it counts for.
       asked_at: the simulated time.
-      seconds: how long after that its reply arrives, or the server gives it up.
+      seconds: how long after that its reply arrives, or the server stops waiting for it.
       budget, epochs: what it is given, in mini-batch steps and in epochs.
       straggler: whether it cannot do all E epochs.
-      replies: whether a reply comes that is merged.
+      replies: whether it sends a reply that is merged.
       kind: the name of its class.
     """
 
@@ -43,7 +43,7 @@ class Job:
 
     @property
     def ends_at(self) -> float:
-        """The simulated time at which it has replied or is given up."""
+        """The simulated time of its reply, or at which the server stops waiting."""
         return self.asked_at + self.seconds
 
     def row(self) -> list[Any]:

@@ -20,10 +20,10 @@ class EventTimes:
     instant: Instant
     staleness: NDArray[np.int64]  # how many versions were made since the device was asked
     deadline: float | None  # seconds that bound one device's work
-    mixing: float | None = None  # how far one reply moved the model; None: the whole way
+    mixing: float | None = None  # how far one reply moved the model; None: all the way
 
     def seconds(self, steps: list[int], kept: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return how long each device worked, until its reply arrived or it was given up."""
+        """Return how long each device worked, until its reply arrived or the server stopped waiting."""
         return np.array([job.seconds for job in self.instant.ended], np.float64)
 
     def end(self, seconds: NDArray[np.float64], everybody_in: bool) -> float:
@@ -31,7 +31,7 @@ class EventTimes:
         return self.instant.time
 
     def record(self) -> dict[str, Any]:
-        """Return what stands in `devices.jsonl`: of the round, and of each device."""
+        """Return the values for `devices.jsonl`: of the round, and of each device."""
         ended = self.instant.ended
         return {
             "start": self.instant.started,

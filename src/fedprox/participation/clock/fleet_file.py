@@ -5,8 +5,8 @@ needs a line for every device; here device k is line
 
     words(seed, k)[0] mod (number of lines)
 
-so that a population of any size, also of a million devices, can be made of a few thousand measured ones. Devices of the
-same line are there at the same times.
+so that a population of any size, even a million devices, can be made of a few thousand measured ones. Devices with the
+same line are available at the same times.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class FleetDevices:
     seed: int
 
     def at(self, devices: NDArray[np.int64], round: int) -> Devices:
-        """Return what the clock needs to know of devices in a round."""
+        """Return what the clock needs to know about devices in a round."""
         return self.trace.at(self.lines(devices), round)
 
     def seconds_left(self, devices: NDArray[np.int64], now: float) -> NDArray[np.float64]:
-        """Return for how long each device stays available; 0 for one that is away."""
+        """Return for how long each device stays available; 0 for an unavailable one."""
         return self.trace.seconds_left(self.lines(devices), now)
 
     def stays(self, device: int, now: float) -> float:
@@ -52,6 +52,6 @@ class FleetDevices:
         return self.trace.stays(int(self.lines(np.array([device]))[0]), now)
 
     def lines(self, devices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which line each device is, from 0 on."""
+        """Return the line of each device, counted from 0."""
         drawn, begins = words_of_devices(np.ones_like(devices), self.seed, Purpose.FLEET_LINE, 0, devices)
         return (drawn[begins] % np.uint64(len(self.trace.kind))).astype(np.int64)

@@ -6,13 +6,13 @@ one; it is then available with the probability
     pi_k(t) = 1 / (1 + exp(-(a_k + habit * cos(2 pi (hour(t) - h_k) / 24))))
 
 whose level a_k ~ N(level, level_spread^2) sets how often it is available, and whose hour h_k ~ N(peak_hour,
-peak_spread_hours^2) sets when. So most devices share their nights, each has a habit that repeats every day, and a
-device that is available stays so for a while. Where labels are rare (`systems.rare_labels`), a
-device with the share q_k of its samples in them has the level a_k - rare_by * level_spread * q_k.
+peak_spread_hours^2) sets when. So most devices share their nights, each has a habit that repeats every day, and an
+available device stays available for a while. Where labels are rare (`systems.rare_labels`), a device with the share q_k
+of its samples in them has the level a_k - rare_by * level_spread * q_k.
 
-Whether a device is there at a time follows from (seed, slot, device) alone: from the last slot in which it decided,
-which is found by going back a few slots. Nothing is kept from round to round, and no device costs anything before it is
-looked at.
+Whether a device is available at a time depends on (seed, slot, device) alone: on the last slot in which it drew a new
+state, which is found by going back a few slots. Nothing is stored between rounds, and a device costs nothing until it
+is a candidate.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Flags = NDArray[np.bool_]
 
 _AT_ONCE = 12  # slots that are drawn together
 _FIRST_SLOT = 1 << 32  # added to a slot's number, so that the time before the start has one too
-_LONGEST = 14 * 86400.0  # seconds; a device that stays longer counts as one that stays for ever
+_LONGEST = 14 * 86400.0  # seconds; a device that stays longer counts as always available
 _TO_UNIT = 2.0**-64
 
 
 class Habits(Section):
-    """`[availability]` of a profile: how often, when and for how long devices are there."""
+    """`[availability]` of a profile: how often, when and for how long devices are available."""
 
     slot_seconds: Positive = 1800.0
     persistence: BelowOne = 0.0
@@ -53,7 +53,7 @@ class Habits(Section):
 
 @dataclass(frozen=True)
 class HabitDraws:
-    """What the habits of some devices are; arrays in their order."""
+    """The habits of some devices; arrays in their order."""
 
     level: Numbers  # a_k
     peak_hour: Numbers  # h_k, on the server's clock
@@ -71,7 +71,7 @@ def probability(habits: Habits, draws: HabitDraws, hour: Numbers) -> Numbers:
 
 
 def seconds_there(habits: Habits, draws: HabitDraws, devices: NDArray[np.int64], now: float, seed: int) -> Numbers:
-    """Return for how long each device stays: 0 for one that is away, infinity for one that stays over two weeks."""
+    """Return how long each device stays available: 0 for an unavailable one, infinity for more than two weeks."""
     slot = np.floor((now - draws.begins) / habits.slot_seconds).astype(np.int64)
     there = _state(habits, draws, devices, slot, seed)
     left = np.zeros(len(devices))
@@ -90,7 +90,7 @@ def seconds_there(habits: Habits, draws: HabitDraws, devices: NDArray[np.int64],
 
 
 def _state(habits: Habits, draws: HabitDraws, devices: NDArray[np.int64], slot: NDArray[np.int64], seed: int) -> Flags:
-    """Return who is there in a slot: what was decided in the last slot in which anything was."""
+    """Return which devices are available in a slot: the state drawn in the last slot with a new draw."""
     there = np.zeros(len(devices), bool)
     open_ = np.arange(len(devices))
     behind = _AT_ONCE - 1

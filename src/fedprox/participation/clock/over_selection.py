@@ -2,10 +2,10 @@
 
     asked = floor(over_selection K + 1/2)
 
-(Bonawitz et al., "Towards Federated Learning at Scale: System Design", 2019, ask 130% of what they need.) The round
-ends when K replies are in, or at the deadline where that is earlier. The others are stragglers then: methods that drop
-stragglers lose their work, others merge what is done. Replies are counted by draws, as K is. Where work may end before
-its budget (`solver.gamma`), the end of the round is that of the budgets.
+(Bonawitz et al., "Towards Federated Learning at Scale: System Design", 2019, ask 130% of the devices that they need.)
+The round ends when K replies are in, or at the deadline where that is earlier. The others are then stragglers: methods
+that drop stragglers lose their work, others merge it. Replies are counted by draws, as K is. If a device may stop
+before its budget (`solver.gamma`), the round still ends as if it did not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def number_asked(systems: SystemsConfig, per_round: int) -> int:
 def first_replies(
     needed: NDArray[np.float64], arrives: NDArray[np.bool_], draws: NDArray[np.int64], count: int
 ) -> NDArray[np.bool_] | None:
-    """Return which devices give the first `count` replies; None where there are fewer. Ties follow the list.
+    """Return which devices send the first `count` replies; None if there are fewer. Ties follow the list.
 
     Args:
       needed: the seconds until each device's reply.

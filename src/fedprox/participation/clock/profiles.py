@@ -1,14 +1,14 @@
 """Profiles: classes of devices, and how the devices of a class differ.
 
-What a device is follows from (seed, device) alone: its class, drawn with the classes' shares, and with standard normal
-u, v, v_2
+A device's properties depend on (seed, device) alone: its class, drawn with the classes' shares, and with standard
+normal u, v, v_2
 
     samples per second = samples_per_second * speed * exp(spread * u)
     bytes per second   = the class's          * exp(network_spread * v), for the upload times exp(upload_spread * v_2)
 
 so that `speed` is the median of the class. In each round its speed is multiplied by exp(round_spread * u'), drawn for
 (seed, round, device), and its network by exp(network_round_spread * v'). Every day a device is available for `hours`
-from `from_hour` on, by a clock of its own that is up to `zones` hours ahead of the server's, or by the habits of
+from `from_hour` on, by its own clock, which is up to `zones` hours ahead of the server's, or by the habits of
 `[availability]`; simulated time begins at the server's midnight.
 
 Nothing is drawn for devices that are not asked, so a million devices cost nothing.
@@ -39,7 +39,7 @@ from fedprox.participation.clock.timing import Devices
 __all__ = ["DeviceClass", "Profile", "ProfileDevices", "profile_names", "read_profile", "write_profile"]
 
 _HOUR = 3600.0
-_MOST_KEPT = 2**16  # drawn devices, so that the server can look again at the same candidates
+_MOST_KEPT = 2**16  # drawn devices, so that the server can try the same candidates again
 Hour = Annotated[float, Field(ge=0, lt=24, allow_inf_nan=False, description="a number in [0, 24)")]
 Hours = Annotated[float, Field(gt=0, le=24, allow_inf_nan=False, description="a number in (0, 24]")]
 Zones = Annotated[float, Field(ge=0, le=24, allow_inf_nan=False, description="a number in [0, 24]")]
@@ -67,8 +67,8 @@ class DeviceClass(Section):
 class Profile(Section):
     """A profile: how much a device of speed 1 trains per second, and the classes; their shares sum to 1.
 
-    `availability` says when devices are there, in place of the classes' own hours; `origin` and `licence` say where the
-    numbers come from.
+    `availability` gives when devices are available, in place of the classes' own hours; `origin` and `licence` say
+    where the numbers come from.
     """
 
     origin: Text = ""
@@ -81,7 +81,7 @@ class Profile(Section):
 
 
 class ProfileDevices:
-    """The devices of a profile, for one seed; each is drawn when it is first looked at, and kept for a while.
+    """The devices of a profile, for one seed; each is drawn when it is first needed, and kept for a while.
 
     Args:
       rarity: how far a device's level is below that of others with the same draws, as a multiple of `level_spread`; for
@@ -96,7 +96,7 @@ class ProfileDevices:
         self._drawn = lru_cache(maxsize=_MOST_KEPT)(self._draw)
 
     def at(self, devices: NDArray[np.int64], round: int) -> Devices:
-        """Return what the clock needs to know of devices in a round."""
+        """Return what the clock needs to know about devices in a round."""
         numbers = devices.tolist()
         drawn = [self._drawn(device) for device in numbers]
         kinds = [one.kind for one in drawn]
@@ -111,7 +111,7 @@ class ProfileDevices:
         )
 
     def seconds_left(self, devices: NDArray[np.int64], now: float) -> NDArray[np.float64]:
-        """Return for how long each device stays available: 0 for one that is away, infinity for one that never is."""
+        """Return how long each device stays available: 0 if it is not, infinity if it always is."""
         drawn, habits = [self._drawn(device) for device in devices.tolist()], self.profile.availability
         if habits is None:
             return np.array([_left(one, now) for one in drawn])
@@ -150,7 +150,7 @@ class ProfileDevices:
         )
 
     def _paces(self, devices: list[int], kinds: list[DeviceClass], round: int) -> NDArray[np.float64]:
-        """Return by what the speeds of devices and their networks are multiplied in a round, in two rows."""
+        """Return the factors of the devices' speeds and networks in a round, in two rows."""
         exponents = [self._exponents(device, kind, round) for device, kind in zip(devices, kinds, strict=True)]
         return np.exp(np.array(exponents).reshape(-1, 2).T)
 
@@ -244,7 +244,7 @@ def _known() -> str:
 
 
 def _sentence(error: ValidationError) -> str:
-    """Turn pydantic's first complaint into: `field` must be rule; got value."""
+    """Turn pydantic's first error into: `field` must be rule; got value."""
     first = error.errors()[0]
     place = ""
     owner: Any = Profile

@@ -1,8 +1,8 @@
-"""Devices that are rarely there because of their data: the correlation of availability with labels.
+"""Devices that are rarely available because of their data: the correlation of availability with labels.
 
-A device with the share q_k of its training samples in `systems.rare_labels` comes less often: its level is lower by
-rare_by * q_k standard deviations of the levels (`fedprox.participation.clock.habits`). With 0 who is there says nothing
-about the data. The labels of a device are read when it is first looked at.
+A device with the share q_k of its training samples in `systems.rare_labels` is available less often: its level is lower
+by rare_by * q_k standard deviations of the levels (`fedprox.participation.clock.habits`). With 0, availability is
+independent of the data. The labels of a device are read when they are first needed.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ class Source(Protocol):
     """Where the devices' speeds and availability come from."""
 
     def at(self, devices: NDArray[np.int64], round: int) -> Devices:
-        """Return what the clock needs to know of devices in a round."""
+        """Return what the clock needs to know about devices in a round."""
 
     def seconds_left(self, devices: NDArray[np.int64], now: float) -> NDArray[np.float64]:
-        """Return for how long each device stays available; 0 for one that is away."""
+        """Return for how long each device stays available; 0 for an unavailable one."""
 
     def stays(self, device: int, now: float) -> float:
         """Return for how long one device stays available."""

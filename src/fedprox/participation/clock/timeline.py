@@ -1,18 +1,18 @@
-"""The time line of a server that merges replies as they arrive: who works when, on which version of the model.
+"""The time line of a server that merges replies as they arrive: which device works when, on which version of the model.
 
-`concurrency` devices are at work at a time. Each was given the model of the moment when it was asked, its version. The
-model moves with every `buffer` replies, which gives the next version. At one instant replies come first, then the
+`concurrency` devices are at work at a time. Each was given the model that was current when it was asked, its version.
+The model moves with every `buffer` replies, which gives the next version. At one instant replies come first, then the
 model, then requests: a free place is taken by the next of the current version's candidates (`candidates`). A device
 asked at version t draws what it would draw in round t + 1 of the synchronous server.
 
-A device that cannot finish before it goes away, or within a deadline in seconds, sends what fits if the method merges
-partial work; otherwise its place is free again at that moment and its work is lost. A device that fails is noticed when
-its reply should have come, or at the deadline where there is one. Where no device is at work and none can be asked, the
-model moves with the replies that are there; without any, the server waits for devices that are away. A device that was
-drawn m times takes m places and counts as m replies.
+A device that cannot finish before it becomes unavailable, or within a deadline in seconds, sends what fits if the
+method merges partial work; otherwise its place is free again at that moment and its work is lost. A device that fails
+is noticed when its reply should have come, or at the deadline where there is one. Where no device is at work and none
+can be asked, the model moves with the replies received so far; without any, the server waits for devices to become
+available. A device that was drawn m times takes m places and counts as m replies.
 
-The time line does not depend on models: it can be followed without solving anything, as long as it is known how many
-steps a device takes. Where a solver may stop before its budget, `steps_done` says how many they are.
+The time line does not depend on models: it can be followed without solving anything, as long as the number of steps of
+a device is known. If a solver may stop before its budget, `steps_done` gives that number.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ Kept = Callable[[Workload], NDArray[np.bool_]]
 class Instant:
     """A moment at which the model moves."""
 
-    started: float  # when the version before it was made
+    started: float  # when the previous version was made
     time: float
-    asked: list[Job]  # who was asked since
-    ended: list[Job]  # whose work has ended since, in the order of its end; the model moves with those who reply
-    away: int  # how many looks at candidates found them away
+    asked: list[Job]  # the devices asked since
+    ended: list[Job]  # jobs that have ended since, in order; the model moves with those that reply
+    away: int  # how often a candidate was found unavailable
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Timeline:
     """Devices at work between the models of a server.
 
     Args:
-      clock: what devices are.
+      clock: the devices' speeds and availability.
       offsets: of the population's training samples.
       kept: which replies the method merges, of devices that do what a `Workload` says.
       concurrency: how many devices are at work.
@@ -127,7 +127,7 @@ class Timeline:
         return {"asked": self.asked, "at_work": [job.row() for job in self.queue]}
 
     def restore(self, values: dict[str, Any], *, now: float, version: int) -> None:
-        """Go back to what `values` returned, at a moment and with a version."""
+        """Restore what `values` returned, at a moment and with a version."""
         self.queue = EventQueue([Job(*row) for row in values["at_work"]])
         self.now, self.version, self.asked = now, version, values["asked"]
         self._begin()
@@ -163,7 +163,7 @@ class Timeline:
         self._asked_here += jobs
 
     def _job(self, candidate: Candidate, left: float, place: int) -> Job:
-        """Return what a device will do that is asked now, after `place` others at this version."""
+        """Return the job of a device that is asked now, after `place` others at this version."""
         device, samples, draws, work = candidate
         limit = min(left, self._deadline)
         failed = self.clock.config.devices.failure > 0 and self._fails(place)

@@ -1,4 +1,4 @@
-"""How long a device takes, and how many steps it can do in a given time. Arithmetic alone.
+"""How long a device takes, and how many steps it can do in a given time.
 
 A device that does s mini-batch steps is done after
 
@@ -34,7 +34,7 @@ class Devices:
 
 
 def samples_in(steps: NDArray[np.int64], samples: NDArray[np.int64], batch_size: int) -> NDArray[np.int64]:
-    """Return how many samples a number of steps goes through.
+    """Return how many samples a number of steps uses.
 
     >>> samples_in(np.array([1, 3, 4]), np.array([25, 25, 25]), 10)  # an epoch is batches of 10, 10 and 5
     array([10, 25, 35])
@@ -73,7 +73,7 @@ def steps_within(
     def fits(number: NDArray[np.int64]) -> NDArray[np.bool_]:
         return seconds_for(number, samples, batch_size, devices, traffic) <= limit
 
-    # `seen` may be off by one through rounding; the time of the reply itself is what counts
+    # `seen` may be off by one through rounding; only the time of the reply itself decides
     steps = np.where((steps < most) & fits(steps + 1), steps + 1, steps)
     steps = np.where((steps > 0) & ~fits(steps), steps - 1, steps)
     return np.where(fits(most), most, steps)

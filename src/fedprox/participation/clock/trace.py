@@ -1,11 +1,11 @@
-"""Traces: what every device is, read from a file of JSON lines, one line per device.
+"""Traces: the properties of every device, read from a file of JSON lines, one line per device.
 
     {"samples_per_second": 300, "download_bytes_per_second": 2e6, "upload_bytes_per_second": 5e5,
      "latency_seconds": 0.1, "available": [[0, 21600], [79200, 86400]], "period_seconds": 86400, "class": "phone"}
 
-Line k + 1 is device k. The first three fields are needed. `available` are the spans of seconds since the start in which
-the device can be asked; they repeat every `period_seconds`, a day where nothing is said; without them it always can.
-A device whose `available` is [] is never asked. `class` is a name for the report.
+Line k + 1 is device k. The first three fields are required. `available` are the spans of seconds since the start in
+which the device can be asked; they repeat every `period_seconds`, which defaults to a day; without `available` it
+always can. A device whose `available` is [] is never asked. `class` is a name for the report.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Trace:
     period: NDArray[np.float64]  # (devices,)
 
     def at(self, devices: NDArray[np.int64], round: int) -> Devices:
-        """Return what the clock needs to know of devices; a trace is the same in every round."""
+        """Return what the clock needs to know about devices; a trace is the same in every round."""
         samples, download, upload = self.rates[devices].T
         kind = tuple(self.kind[device] for device in devices.tolist())
         return Devices(kind, samples, download, upload, self.latency[devices])
 
     def seconds_left(self, devices: NDArray[np.int64], now: float) -> NDArray[np.float64]:
-        """Return for how long each device stays available: 0 for one that is away, infinity for one that never is."""
+        """Return how long each device stays available: 0 if it is not, infinity if it always is."""
         self._say_repeats(now)
         return np.array([_left(self.spans[device], float(self.period[device]), now) for device in devices.tolist()])
 
@@ -162,7 +162,7 @@ def _spans(where: str, value: Any, period: float) -> Spans:
 
 
 def _is_number(value: Any) -> bool:
-    """Say whether a value is a number that can be calculated with: finite, and not beyond 1e30."""
+    """Return whether a value is a usable number: finite, and not beyond 1e30."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
@@ -172,6 +172,6 @@ def _left(spans: Spans | None, period: float, now: float) -> float:
     at = now % period
     for begin, end in spans:
         if begin <= at < end:
-            wraps = end == period and spans[0][0] == 0  # the period begins again without a gap
+            wraps = end == period and spans[0][0] == 0  # the period repeats without a gap
             return end - at + (spans[0][1] if wraps else 0.0)
     return 0.0

@@ -1,4 +1,4 @@
-"""Fleets from published files: what is read, how it is joined, and the file of devices that comes of it."""
+"""Fleets from published files: reading them, joining them, and writing one file of devices."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ FedScale is Lai et al., "FedScale: Benchmarking Model and System Performance of 
 time of inference; training takes three times as long, as FedScale counts it. The second serves for both directions.
 
 *Availability* (`client_behave_trace`): {id: {"active": [s, ...], "inactive": [s, ...], "finish_time": s, "duration",
-"model"}}: there from active[i] to inactive[i], repeated after `finish_time`.
+"model"}}: available from active[i] to inactive[i], repeated after `finish_time`.
 
 The published files are pickles, which are not read: a pickle runs what its author put into it. Convert one that you
 trust to JSON first.
@@ -45,7 +45,7 @@ def read_capacity(file: str, rows: Mapping[str, Mapping[str, Any]]) -> Measured:
 
 
 def read_behaviour(file: str, rows: Mapping[str, Mapping[str, Any]]) -> Measured:
-    """Read when devices are there.
+    """Read when devices are available.
 
     >>> read_behaviour("b.json", {"7": {"active": [10, 50], "inactive": [20, 60], "finish_time": 60}}).spans
     {'7': ((10.0, 20.0), (50.0, 60.0))}
@@ -60,7 +60,7 @@ def read_behaviour(file: str, rows: Mapping[str, Mapping[str, Any]]) -> Measured
                 f"{where}: `active` and `inactive` must be lists of one length; got {short(begins)} and {short(ends)}"
             )
         pairs = [(_seconds(where, begin), _seconds(where, end)) for begin, end in zip_longest(begins, ends)]
-        # a span that ends after the trace goes on at its beginning
+        # a span that ends after the trace continues at its beginning
         wrapped = [(0.0, min(end - period[name], period[name])) for _, end in pairs if end > period[name]]
         whole = [(begin, min(end, period[name])) for begin, end in pairs]
         spans[name] = joined_spans(where, whole + wrapped, period[name])

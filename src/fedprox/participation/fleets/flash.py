@@ -5,15 +5,16 @@ WWW 2021 (github.com/PKU-Chengxu/FLASH).
 
 *States*: {guid: {"guid", "model", "messages"}}, where `messages` has lines "2020-01-29 03:12:40<tab>state" with the
 states battery_charged_on and _off, wifi, 2g to 5g, unknown, screen_on, _off, _lock and _unlock, and a battery level
-such as "57.0%". A phone is there while it is locked, charging and on Wi-Fi. All traces begin at the midnight before the
-first message of the file, so that the phones share their nights, and repeat after the last day of the file.
+such as "57.0%". A phone is available while it is locked, charging and on Wi-Fi. All traces begin at the midnight before
+the first message of the file, so that the phones share their nights, and repeat after the last day of the file.
 
 *Networks*: {guid: {"down_u", "down_sigma", "up_u", "up_sigma"}}, means and deviations in kbit/s.
 
 *Scores*: the AI-Benchmark list, [{"Model", "CPU_F_AI_Score", ...}]: relative speeds.
 
-*Half-hours*: an npz file with `available` (half-hours, phones): 1 there, 0 away, 255 unknown, which counts as away. The
-first row is taken as midnight; of more than a day, whole days are read, so that hours stay hours when they repeat.
+*Half-hours*: an npz file with `available` (half-hours, phones): 1 available, 0 unavailable, 255 unknown, which counts
+as unavailable. The first row is taken as midnight; of more than a day, whole days are read, so that hours stay hours
+when they repeat.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def read_scores(file: str, rows: Sequence[Mapping[str, Any]]) -> Measured:
 
 
 def read_half_hours(file: str, available: NDArray[Any]) -> Measured:
-    """Read who was there in each half-hour."""
+    """Read which phones were available in each half-hour."""
     if available.ndim != 2 or not available.size or not np.isin(available, (0, 1, _UNKNOWN)).all():
         raise DataError(
             f"{file}: `available` must be (half-hours, devices) of 1, 0 and {_UNKNOWN} for unknown; got an array of "
@@ -121,7 +122,7 @@ def _events(where: str, row: Mapping[str, Any]) -> list[tuple[datetime, str]]:
 
 
 def _there(where: str, events: list[tuple[datetime, str]], start: datetime, period: float) -> tuple[Span, ...]:
-    """Return the spans in which a phone was locked, charging and on Wi-Fi; before its first message it is away."""
+    """Return the spans in which a phone was locked, charging and on Wi-Fi; none before its first message."""
     now = {"charging": False, "wifi": False, "locked": False}
     spans: list[Span] = []
     since: float | None = None

@@ -1,8 +1,8 @@
 """Make one fleet of several files: read each by what it holds, join them, and write a line for every device.
 
 Files that name the same devices are joined by name. Files about other devices (FLASH has the networks of some phones
-and the states of others) are joined at random: every line of the fleet is given one of them, by (seed, file, line).
-A file that has some of the devices and lacks others is refused, unless all are to be joined at random.
+and the states of others) are joined at random: every line of the fleet gets one of them, drawn by (seed, file, line).
+A file with only some of the devices is refused, unless all are to be joined at random.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ImportedFleet:
     notes: list[str]
 
     def text(self) -> str:
-        """Return the lines as they stand in a fleet file."""
+        """Return the lines of the fleet file."""
         return "".join(json.dumps(line) + "\n" for line in self.lines)
 
 
@@ -57,8 +57,8 @@ def import_fleet(
       samples_per_second: what the median device trains, where files have only relative speeds, or what every device
         trains where they have none.
       seed: of the draws that join files about different devices.
-      drop_absent: leave out devices that are never there.
-      at_random: join files at random, also where they name the same devices.
+      drop_absent: leave out devices that are never available.
+      at_random: join files at random, even if they name the same devices.
     """
     if not paths:
         raise ConfigError("`FILE` must be given: at least one file with speeds, networks or availability")
@@ -84,7 +84,7 @@ def import_fleet(
 
 
 def read_measured(path: Path) -> Measured:
-    """Read one file by what it holds."""
+    """Read one file, according to its content."""
     if path.suffix in (".csv", ".parquet", ".gz"):
         return read_table_file(path)
     with reading(path, "a readable fleet file"):
@@ -130,7 +130,7 @@ def _read_json(file: str, content: Any) -> Measured:
 
 
 class _Source:
-    """A file's devices, and which of them each line of the fleet is given."""
+    """A file's devices, and which of them each line of the fleet gets."""
 
     def __init__(self, measured: Measured, place: int, names: list[str] | None, count: int, seed: int) -> None:
         self.measured = measured
@@ -144,7 +144,7 @@ class _Source:
         self._relative = {name: score / median for name, score in measured.score.items()}
 
     def fill(self, row: int, line: dict[str, Any], samples_per_second: float) -> None:
-        """Put what the file says of one of its devices into a line."""
+        """Put the file's values for one of its devices into a line."""
         name, own = self._given[row], self.measured
         if name in own.samples_per_second:
             line["samples_per_second"] = own.samples_per_second[name]
@@ -162,7 +162,7 @@ class _Source:
 
 
 def _has_all(measured: Measured, names: list[str], path: str | Path) -> bool:
-    """Return whether a file names all devices; one that names some alone has gaps."""
+    """Return whether a file names all devices; one that names only some has gaps."""
     own = set(measured.names)
     missing = [name for name in names if name not in own]
     if missing and len(missing) < len(names):
@@ -187,7 +187,7 @@ def _line(sources: Sequence[_Source], row: int, samples_per_second: float) -> di
 
 
 def _said(read: Sequence[Measured], lines: Sequence[Mapping[str, Any]], samples_per_second: float) -> list[str]:
-    """Return what a user should know of the fleet, a sentence each."""
+    """Return what a user should know about the fleet, a sentence each."""
     notes = []
     if not any(each.samples_per_second or each.score for each in read):
         notes.append(f"no file has speeds: every device trains {samples_per_second:g} samples a second")

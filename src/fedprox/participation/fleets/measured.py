@@ -1,4 +1,4 @@
-"""What one file says of devices: speeds, networks, when they are there; a file may have one of these alone."""
+"""The contents of one file about devices: speeds, networks, availability; a file may have only one of these."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class Measured:
-    """What a file says, by the names that it gives to devices.
+    """The contents of a file, by its names of the devices.
 
     Attributes:
       samples_per_second: measured speeds.
       score: speeds that are known only relative to each other; the median stands for `--samples-per-second`.
       network: download and upload in bytes per second.
-      spans: when each device is there, in seconds from the start of its trace.
+      spans: when each device is available, in seconds from the start of its trace.
       period: after how many seconds each trace repeats.
       kind: what sort of device it is.
       notes: sentences on what was done with the file's contents.
@@ -37,13 +37,13 @@ class Measured:
 
     @property
     def names(self) -> list[str]:
-        """The devices that the file speaks of, in its order."""
+        """The devices in the file, in its order."""
         every = (self.samples_per_second, self.score, self.network, self.spans)
         return list(dict.fromkeys(name for each in every for name in each))
 
 
 def positive(where: str, name: str, value: object) -> float:
-    """Return a number > 0, or say that it is none.
+    """Return a number > 0; refuse anything else.
 
     >>> positive("fleet.csv, line 3", "samples_per_second", -2.0)
     Traceback (most recent call last):

@@ -1,10 +1,10 @@
-"""Plain tables, CSV or Parquet: a row for each device, or a row for each span in which a device is there.
+"""Plain tables, CSV or Parquet: a row for each device, or a row for each span in which a device is available.
 
 *Devices*: `samples_per_second` or `ms_per_sample`; `download_bytes_per_second` or `download_kbit_per_second`, and the
 same for `upload`; `latency_seconds`, `class`, and `device`, its name (the row's number where it is missing).
 
 *Spans*: `device`, `begin_seconds`, `end_seconds`, and `period_seconds`, after which the trace repeats (a day where it
-is missing). A device without a row is not known to the table; one that is never there has a row without begin and end.
+is missing). A device without a row is not in the table; one that is never available has a row without begin and end.
 """
 
 from __future__ import annotations

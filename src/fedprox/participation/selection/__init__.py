@@ -1,4 +1,4 @@
-"""Rules that choose the devices of a round by what is known of them, each in one file; `devices.sampling` names one."""
+"""Rules that choose a round's devices by what is known about them, one per file; `devices.sampling` names one."""
 
 from __future__ import annotations
 

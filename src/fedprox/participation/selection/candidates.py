@@ -1,7 +1,7 @@
 """Draws that selection rules share: devices that are available, uniformly or by size, and a weighted choice of some.
 
-On a simulated clock only devices that are there are drawn. At most `most_candidates` devices are looked at, so that the
-cost of a round does not grow with N; fewer than asked for are returned where that is not enough.
+On a simulated clock only available devices are drawn. At most `most_candidates` devices are tried, so that the cost of
+a round does not grow with N; if that is not enough, fewer devices are returned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BLOCK = 64
 
 
 def draw_uniform(view: SamplingView, count: int, random: np.random.Generator, taken: Collection[int] = ()) -> list[int]:
-    """Return `count` devices that are here and not taken, uniformly without replacement."""
+    """Return `count` devices that are available and not taken, uniformly without replacement."""
     found: list[int] = []
     for block in uniform_blocks(view, random, taken):
         found += block.tolist()
@@ -33,7 +33,7 @@ def draw_uniform(view: SamplingView, count: int, random: np.random.Generator, ta
 
 
 def uniform_blocks(view: SamplingView, random: np.random.Generator, taken: Collection[int] = ()) -> Iterator[Indices]:
-    """Yield blocks of devices that are here, in random order."""
+    """Yield blocks of available devices, in random order."""
     bits = random.bit_generator
     candidates = islice(others(len(view.offsets) - 1, set(taken), bits), most_candidates(view.per_round))
     while block := list(islice(candidates, _BLOCK)):
@@ -41,7 +41,7 @@ def uniform_blocks(view: SamplingView, random: np.random.Generator, taken: Colle
 
 
 def draw_by_size(view: SamplingView, count: int, random: np.random.Generator) -> Indices:
-    """Return `count` different devices that are here, each drawn with probability p_k over those that are left."""
+    """Return `count` different available devices, each drawn with probability p_k over the remaining ones."""
     found: dict[int, None] = {}
     looked = 0
     while len(found) < count and looked < most_candidates(count):
@@ -56,7 +56,7 @@ def draw_by_size(view: SamplingView, count: int, random: np.random.Generator) ->
 def choose_weighted(
     devices: Indices, weight: NDArray[np.float64], count: int, random: np.random.Generator
 ) -> list[int]:
-    """Return `count` of the devices without replacement, each drawn in proportion to its weight among those left.
+    """Return `count` devices without replacement, each drawn in proportion to its weight among the remaining ones.
 
     The largest of log(u_k) / weight_k win, with u_k uniform (Efraimidis and Spirakis, 2006).
     """
@@ -67,17 +67,17 @@ def choose_weighted(
 
 
 def known_here(view: SamplingView) -> Indices:
-    """Return the devices that were chosen before, whose loss is known, and that are here; in rising order."""
+    """Return the devices that were chosen before, whose loss is known, and that are available; in increasing order."""
     known = sorted(device for device, each in view.known.items() if each.loss is not None)
     return present(view, np.array(known, np.int64))
 
 
 def present(view: SamplingView, devices: Indices) -> Indices:
-    """Return those of the devices that are here."""
+    """Return those of the devices that are available."""
     return devices if view.here is None or not len(devices) else devices[view.here(devices)]
 
 
 def cohort_of(view: SamplingView, devices: Collection[int]) -> Cohort:
-    """Return a cohort of different devices; an empty one where none is there, so that the server waits."""
+    """Return a cohort of different devices; an empty one if none is available, so that the server waits."""
     numbers = np.fromiter(devices, np.int64, len(devices))
     return Cohort(numbers, view.offsets[numbers + 1] - view.offsets[numbers], np.ones_like(numbers))

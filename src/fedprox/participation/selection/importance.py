@@ -1,17 +1,17 @@
-"""Importance sampling: devices with much loss are drawn more often, and count less each time, so that no bias is left.
+"""Importance sampling: devices with a high loss are drawn more often and weighted less, so that the mean is unbiased.
 
     q_k = explore * p_k + (1 - explore) * n_k F_k / sum_j n_j F_j    j over the known devices; without any, q_k = p_k
     K independent draws with q_k,    w^(t+1) = w^t + 1/K sum over draws of p_k / q_k (w_k - w^t)
 
 The expectation of the update is sum_k p_k (w_k - w^t), that of all devices, whatever q is; its variance is smallest for
 q_k in proportion to p_k ||w_k - w^t|| (Chen, Horvath and Richtarik, "Optimal Client Sampling for Federated Learning",
-2022). The loss stands in for that norm, which is known only after the work. As p_k / q_k is at most
-1 / explore, no device can count for more than that. The weights of a round sum to `scale`, which is 1 on
+2022). The loss replaces that norm, which is known only after training. As p_k / q_k is at most 1 / explore, no device
+can count for more than that. The weights of a round sum to `scale`, which is 1 on
 average: `weight` is recorded as shares of it, beside `probability` and `scale`.
 
-The devices report: the loss of those that took part. On a clock devices that are away are passed over and their draws
-are repeated, so that the update is unbiased for those that are there alone. It needs a method whose devices send their
-model and nothing else, and the plain mean; refused with privacy, since losses are not covered by noise.
+The devices report: the loss of those that took part. On a clock unavailable devices are skipped and their draws are
+repeated, so that the update is unbiased only for the available ones. It needs a method whose devices send their model
+and nothing else, and the plain mean; refused with privacy, since losses are not covered by noise.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     (1 - explore) K devices with probabilities proportional to exp(sharpness * v_k), the others uniformly
 
 (Goetz et al., "Active Federated Learning", 2019).
-Devices that were never chosen have no v_k and are reached by the uniform part. Where explore K is no integer, it is
+Devices that were never chosen have no v_k and are reached by the uniform part. If explore K is not an integer, it is
 rounded up or down at random, so that a small K explores too. Replies are averaged with weights n_k.
 
 The devices report: the loss of those that took part. Refused with privacy, since losses are not covered by noise.

@@ -1,4 +1,4 @@
-"""Selection by utility, as Oort has it: a high loss on many samples, a quick reply, and some devices never seen.
+"""Selection by utility, as in Oort: a high loss on many samples, a quick reply, and some devices never seen.
 
     U_k = n_k F_k, at most the 95% quantile of the known ones
     u_k = (U_k - m) / (max U - m) + sqrt(0.1 log t / t_k)        m = 0.999 min U, before the 95% limit
@@ -10,7 +10,7 @@
 (Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection", OSDI 2021).
 It differs from Oort in three things: the loss is the mean over a device's samples at the new model, not the root of the
 mean square during training; T is a quantile, not moved by a pacer; devices that were never chosen are drawn uniformly,
-as nothing is known of their speed. Replies are averaged with weights n_k.
+as nothing is known about their speed. Replies are averaged with weights n_k.
 
 The devices report: the loss of those that took part; how long they took is measured. Without a clock nothing is slow.
 Refused with privacy, since losses are not covered by noise.

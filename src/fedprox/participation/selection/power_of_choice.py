@@ -5,8 +5,8 @@
 
 (Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning", 2022).
 d = K is sampling by size; a larger d leans more towards devices with a high loss. Every candidate receives w^t and
-reports one number, F_k(w^t), before the round. With `recent` (pi_rpow-d) nothing is asked: the last loss that is known
-of a device counts, and one that was never chosen comes first.
+reports one number, F_k(w^t), before the round. With `recent` (pi_rpow-d) no device is asked: the last known loss of a
+device is used, and one that was never chosen comes first.
 
 The devices report: their loss, all d candidates in every round; with `recent` those that took part. Bytes and seconds
 of the candidates' reports are not counted. Refused with privacy, since losses are not covered by noise.

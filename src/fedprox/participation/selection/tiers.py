@@ -1,11 +1,10 @@
 """Tiers of devices of about one speed: a round takes devices of one tier, so that it does not wait for slower ones.
 
 Devices are divided into `tiers` by how long a round takes them, at the quantiles of a fixed sample of devices, each
-with the work and the network of a round before the first. A round draws a tier, with equal probabilities or, with
+with the work and network of a round before the first. A round draws a tier, with equal probabilities or, with
 `adaptive`, with probabilities T / D, (T - 1) / D, ..., 1 / D from the tier with the highest loss to the one with the
-lowest, where D = T (T + 1) / 2 for T tiers; then K of its devices uniformly among those that are there. The loss of a
-tier is the mean over its devices at the time they were last chosen; a tier of which nothing is known counts as the
-worst.
+lowest, where D = T (T + 1) / 2 for T tiers; then K of its devices uniformly among the available ones. The loss of a
+tier is the mean over its devices at the time they were last chosen; a tier without a known loss counts as the worst.
 
 (Chai et al., "TiFL: A Tier-based Federated Learning System", HPDC 2020.) TiFL ranks tiers by their accuracy on test
 data, changes the probabilities every few rounds, where the accuracy of the current tier has not risen, and gives each
@@ -57,7 +56,7 @@ class Tiers:
                     found[tier].append(device)
             if len(found[order[0]]) >= view.per_round:
                 break
-        for tier in order:  # the one that was drawn, or the next with a device there
+        for tier in order:  # the one that was drawn, or the next with an available device
             if found[tier]:
                 return cohort_of(view, found[tier][: view.per_round])
         return cohort_of(view, [])
