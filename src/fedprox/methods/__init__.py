@@ -1,4 +1,4 @@
-"""Federated methods, one small file each; they share everything but what their file says."""
+"""Federated methods, one small file each; everything that is not in a method's file is shared."""
 
 from __future__ import annotations
 

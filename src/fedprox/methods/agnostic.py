@@ -12,9 +12,9 @@ algorithm with the entropy as mirror map, which keeps lambda positive and needs 
     s_k <- s_k exp(mixture_step (F_k(w^t) - level))
 
 over the round's devices. Each remembers its log s_k, at first 0. A level that is common to all devices cancels in
-lambda; it is the weighted mean loss of the round before, so that devices which take part more often gain nothing by
-it. In the first round, where it is not known, s_k stays. With all devices in every round this is the multiplicative
-rule exactly; with fewer it is an estimate of it. mixture_step = 0 is FedProx, bit for bit.
+lambda; it is the weighted mean loss of the previous round, so that devices which take part more often gain no
+advantage. In the first round, where it is not known, s_k does not change. With all devices in every round this is the
+multiplicative rule exactly; with fewer it is an estimate of it. mixture_step = 0 is FedProx, bit for bit.
 
 Partial work is kept. The loss costs one pass over the samples, which is not part of the budget.
 """
@@ -39,7 +39,7 @@ _MOST = 30.0  # of |log s_k|: beyond it a device has all the weight, or none
 
 @dataclass(frozen=True)
 class Agnostic(Method):
-    """Agnostic federated learning: the mixture of devices moves to the worst ones; partial work is kept.
+    """Agnostic federated learning: the mixture moves towards the devices with the highest loss; partial work is kept.
 
     >>> averaged = {"model": np.float32(6), "share": np.float64(2), "loss": np.float64(0.5)}
     >>> Agnostic().merge(Agnostic().start(None), None, averaged, ())[0]

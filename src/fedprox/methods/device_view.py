@@ -1,4 +1,4 @@
-"""The device as a method sees it: what it has when its work starts, what it can be asked to solve, and what it replies.
+"""The device as a method sees it: its state when its work starts, the subproblems it can solve, and its reply.
 
 A method poses subproblems, h_k(w) = F_k(w) + <c_k, w> + (mu_k / 2) ||w - a_k||^2 from a starting point; the solver of a
 device works on them. Most methods pose one (`Method.work`). One with a second model on the device poses another:
@@ -36,15 +36,15 @@ class Posed(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """What a device knows when it has worked on its subproblem; trees of NumPy arrays."""
+    """What a device has after it has worked on its subproblem; trees of NumPy arrays."""
 
     anchor: Tree  # a_k, which is w^t unless the method has another one
     params: Tree  # w_k
-    steps: int  # really done
+    steps: int  # actually done
     learning_rate: float
     mu: Mu
     solver: Solver
-    sent: Tree  # what the server sent beside the model
+    sent: Tree  # what the server sent besides the model
     state: Tree  # what the device remembers from the last time it took part
     received: Tree = None  # w^t
 
@@ -65,7 +65,7 @@ class DeviceView(NamedTuple):
     """A device at the start of its work; trees of NumPy arrays."""
 
     received: Tree  # w^t
-    sent: Tree  # what the server sent beside the model
+    sent: Tree  # what the server sent besides the model
     state: Tree  # what the device remembers
     gradient: Tree  # grad F_k(w^t), for methods that need gradients
     mu: float  # of the round
@@ -87,7 +87,7 @@ class DeviceView(NamedTuple):
         budget: int | None = None,
         gamma: float | None = None,
     ) -> Solution:
-        """Have the device work on a subproblem; by default F_k(w) + (mu / 2) ||w - w^t||^2 from w^t on.
+        """Let the device work on a subproblem; by default F_k(w) + (mu / 2) ||w - w^t||^2 from w^t on.
 
         The mini-batches are those of the device's round, from the first on, in every solve. With `gamma` the solver
         stops when it is gamma-inexact, in place of `solver.gamma`.

@@ -5,11 +5,11 @@ each chosen device minimises
 
     F_k(w) + (mu / 2) ||w - w^t||^2        from w^t
 
-as far as its budget allows, and the server averages. Then the device minimises, with the same budget once more,
+as far as its budget allows, and the server averages. Then the device minimises, with the same budget again,
 
     F_k(v) + (personal_mu / 2) ||v - w^t||^2        from v_k
 
-and keeps the result as v_k. It starts at the model that the device receives first. `personal_mu` is the source's
+and keeps the result as v_k. v_k starts at the first model that the device receives. `personal_mu` is the source's
 lambda: with 0 a device trains alone, and the larger it is the closer v_k stays to w^t. The shared model does not depend
 on the personal ones: it is that of FedProx (mu = 0: FedAvg with partial work) bit for bit.
 

@@ -1,4 +1,4 @@
-"""A server step longer than the mean, by how much the updates of the devices agree.
+"""A server step longer than the mean, depending on how far the devices' updates agree.
 
 With the updates D_k = w_k - w^t and the round's weights (which sum to 1), the server goes
 
@@ -35,7 +35,7 @@ class Extrapolated(Method):
     extrapolation: Extrapolation = "auto"
 
     def step(self, moved2: float, norm2: float) -> float:
-        """Return the step by ||m - w^t||^2, which is > 0, and the mean of ||D_k||^2."""
+        """Return the step from ||m - w^t||^2, which is > 0, and the mean of ||D_k||^2."""
         raise NotImplementedError
 
     def reply(self, solution: Solution) -> Reply:

@@ -7,7 +7,8 @@
 
 entry by entry, with m = 0 and v = tau^2 at the start and no correction for it, as in the source.
 
-As in FedAvg, stragglers are dropped, partial work with them. In a round with no device left, model, m and v stay.
+As in FedAvg, stragglers are dropped with their partial work. In a round with no device left, model, m and v do not
+change.
 """
 
 from __future__ import annotations

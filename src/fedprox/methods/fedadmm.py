@@ -1,7 +1,7 @@
 """FedADMM-InSa (Song, Wang and Zuazua, "FedADMM-InSa: An Inexact and Self-Adaptive ADMM for Federated Learning", 2024).
 
-ADMM on the consensus problem, minimise sum_k p_k F_k(u_k) subject to u_k = z: each device has a dual lambda_k and a
-penalty beta_k of its own, and z is the model w^t. A chosen device minimises
+ADMM on the consensus problem, minimise sum_k p_k F_k(u_k) subject to u_k = z: each device has its own dual lambda_k and
+penalty beta_k, and z is the model w^t. A chosen device minimises
 
     F_k(u) - <lambda_k, u> + (beta_k / 2) ||u - w^t||^2        from w^t
 
@@ -9,15 +9,15 @@ until it is sigma_k-inexact, ||grad h_k(u)|| <= sigma_k ||grad h_k(w^t)||, or it
 
     sigma_k = 0.999 sqrt(2) / (sqrt(2) + sqrt(beta_k / convexity))
 
-then sets lambda_k <- lambda_k - beta_k (u_k - w^t), and adjusts its penalty for the next time: with r = beta_k ||u_k -
+then sets lambda_k <- lambda_k - beta_k (u_k - w^t), and adjusts its penalty for its next round: with r = beta_k ||u_k -
 its last u_k|| and s = ||u_k - w^t|| it is multiplied by `penalty_factor` where `balance` r < s, and divided by it where
 `balance` s < r. The server minimises over z, with the last u_k, lambda_k and beta_k of every device seen so far:
 
     w^{t+1} = w^t + m (A / B - w^t),    A = sum_k p_k (beta_k u_k - lambda_k),    B = sum_k p_k beta_k
 
 A device that has not taken part counts as one at w^t, so the step m is the mass of those that have: |S| / N after the
-first round, with equal sizes. mu is the first penalty. With a fixed penalty (`penalty_factor` 1), solved with the whole
-budget and with all devices in every round, this is FedDyn with alpha = mu.
+first round, with equal sizes. mu is the first penalty. With a fixed penalty (`penalty_factor` 1), solved with the
+entire budget and with all devices in every round, this is FedDyn with alpha = mu.
 
 Partial work is kept; the stopping test costs one gradient an epoch, which is not part of the budget. A failed device
 keeps what it remembers.
@@ -46,7 +46,7 @@ Factor = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False, descripti
 
 @dataclass(frozen=True)
 class FedAdmm(Method):
-    """FedADMM-InSa: duals, own penalties and an own stopping test on devices; partial work is kept.
+    """FedADMM-InSa: duals, penalties and a stopping test per device; partial work is kept.
 
     >>> round(FedAdmm(convexity=0.5).accuracy(1.0), 4)  # 0.999 / 2
     0.4995
@@ -76,7 +76,7 @@ class FedAdmm(Method):
         return {"total": jax.tree.map(np.zeros_like, params), "penalty": np.zeros(()), "mass": np.zeros(())}
 
     def start_device(self, params: Tree) -> Tree:
-        """Return u_k, lambda_k, the penalty of the last time (0: never) and of the next (0: the first)."""
+        """Return u_k, lambda_k, and the penalties of the last round (0: none) and of the next (0: the first)."""
         zeros = jax.tree.map(np.zeros_like, params)
         return {"model": params, "dual": zeros, "used": np.zeros(()), "penalty": np.zeros(())}
 

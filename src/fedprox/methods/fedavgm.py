@@ -4,7 +4,7 @@
 
 with v = 0 at the start. Momentum 0 and server rate 1 is FedAvg.
 
-As in FedAvg, stragglers are dropped, partial work with them. In a round with no device left, model and v stay.
+As in FedAvg, stragglers are dropped with their partial work. In a round with no device left, model and v do not change.
 """
 
 from __future__ import annotations

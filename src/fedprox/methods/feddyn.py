@@ -6,13 +6,13 @@ are zero at the start. A chosen device minimises
     F_k(w) - <lambda_k, w> + (alpha / 2) ||w - w^t||^2
 
 as far as its budget allows and sets lambda_k <- lambda_k - alpha (w_k - w^t), which is grad F_k(w_k) where the solution
-is exact. The server follows:
+is exact. The server then sets:
 
     h <- h - alpha sum over S of p_k (w_k - w^t),        w^{t+1} = sum_k weight_k w_k - h / alpha
 
 At an optimum w* with lambda_k = grad F_k(w*), h = 0 and no device moves: unlike FedProx, its fixed point is exact.
 
-Partial work is kept: the dual moves by as much as the device did. A failed device keeps its old dual. alpha is the
+Partial work is kept: the dual moves by as much as the device moved. A failed device keeps its old dual. alpha is the
 method's own coefficient and takes mu's place in the subproblem.
 """
 

@@ -5,7 +5,7 @@ FedAvg with a server step that adapts to how much the updates D_k = w_k - w^t ag
     step = max(1, sum_k weight_k ||D_k||^2 / (2 (||sum_k weight_k D_k||^2 + epsilon)))
     w^{t+1} = w^t + step * sum_k weight_k D_k
 
-The factor 2 is for local steps that only approximate a projection. A number for `extrapolation` holds the step; 1 is
+The factor 2 is for local steps that only approximate a projection. A number for `extrapolation` fixes the step; 1 is
 FedAvg. As in FedAvg, stragglers are dropped. Devices and server remember nothing.
 """
 
@@ -33,5 +33,5 @@ class FedExP(Extrapolated):
     epsilon: NotNegative = 1e-3
 
     def step(self, moved2: float, norm2: float) -> float:
-        """Return the step by how much the updates agree."""
+        """Return the step, depending on how far the updates agree."""
         return norm2 / (2 * (moved2 + self.epsilon))

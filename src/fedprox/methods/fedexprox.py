@@ -7,7 +7,7 @@ point w_k, and with D_k = w_k - w^t and the round's weights
     w^{t+1} = w^t + step * sum_k weight_k D_k
 
 mu D_k is minus the gradient of F_k's Moreau envelope where the solution is exact; the ratio is at least 1 for any
-weights that sum to 1. Unlike FedExP's rule there is no factor 2. A number for `extrapolation` holds the step; 1 is
+weights that sum to 1. Unlike FedExP's rule there is no factor 2. A number for `extrapolation` fixes the step; 1 is
 FedProx. Partial work is kept. Devices and server remember nothing.
 """
 
@@ -33,5 +33,5 @@ class FedExProx(Extrapolated):
     sends_numbers: bool = field(default=True, init=False)
 
     def step(self, moved2: float, norm2: float) -> float:
-        """Return the step by how much the updates agree."""
+        """Return the step, depending on how far the updates agree."""
         return norm2 / moved2

@@ -1,7 +1,7 @@
 """FedProx (Algorithm 2).
 
 Each chosen device minimises h_k(w; w^t) = F_k(w) + (mu / 2) ||w - w^t||^2 as far as its budget allows, and the server
-averages all results, also the partial ones.
+averages all results, including partial ones.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ FedAdam with another second moment, which moves by a bounded share of D^2 whatev
 
     v <- v - (1 - beta2) D^2 sign(v - D^2)
 
-As in FedAvg, stragglers are dropped, partial work with them. In a round with no device left, model, m and v stay.
+As in FedAvg, stragglers are dropped with their partial work. In a round with no device left, model, m and v do not
+change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many gradients a device's move is worth, for methods that divide by it.
+"""How many gradients a device's update amounts to, for methods that divide by it.
 
 SGD on h_k moves by a fixed combination of its mini-batch gradients g_0, ..., g_{tau-1} of F_k + <c_k, .>:
 
@@ -25,7 +25,7 @@ __all__ = ["check_counts_gradients", "gradient_count"]
 
 
 def check_counts_gradients(method: str, solver: Solver) -> None:
-    """Refuse a solver whose move is not a fixed combination of gradients."""
+    """Refuse a solver whose update is not a fixed combination of gradients."""
     if not solver.is_sgd:
         raise ConfigError(
             f"`solver.name` must be sgd with method.name = {method!r}, which counts the gradients in a device's move; "

@@ -1,10 +1,10 @@
-"""Hooks of a method that can be asked for many devices at once.
+"""Hooks of a method that can be called for many devices at once.
 
 `linear` and `reply` of most methods add, subtract and scale trees, entry by entry. Such a hook gives the same numbers
-for each device where the trees of many devices stand in one, with a first axis over the devices (`fedprox.core.lines`),
-beside trees without it, which all devices have in common. A hook that says so with `@elementwise` costs a group of
-small devices one call; one that is `Method`'s own (`@standard`) costs none. A mark belongs to the function: a subclass
-that overrides the hook takes it away.
+for each device if the trees of many devices are stacked in one, with a first axis over the devices
+(`fedprox.core.lines`), together with trees without it, which all devices share. A hook that says so with `@elementwise`
+costs a group of small devices one call; one that is `Method`'s own (`@standard`) costs none. A mark belongs to the
+function: a subclass that overrides the hook loses it.
 
     @elementwise
     def reply(self, solution):
@@ -22,7 +22,7 @@ Hook = TypeVar("Hook", bound=Callable[..., object])
 
 
 def elementwise(hook: Hook) -> Hook:
-    """Mark a hook whose arithmetic is entry by entry; a number in its result stands for all devices that are asked."""
+    """Mark a hook whose arithmetic is entry by entry; a number in its result applies to all devices of the call."""
     vars(hook)["is_elementwise"] = True
     return hook
 
@@ -37,7 +37,7 @@ def is_elementwise(hook: Callable[..., object]) -> bool:
 
 
 def standard(hook: Hook) -> Hook:
-    """Mark a hook of `Method` itself, whose answer an engine knows without asking."""
+    """Mark a hook of `Method` itself, whose result an engine knows without a call."""
     vars(hook)["is_standard"] = True
     return hook
 

@@ -1,11 +1,11 @@
-"""What makes one federated method different from another; the loop asks a method nothing else.
+"""What distinguishes one federated method from another; the loop calls nothing else of a method.
 
 A round of any method: the server sends down the model w^t and what the method adds to it; each chosen device solves
 
     h_k(w) = F_k(w) + <c_k, w> + (mu_k / 2) ||w - a_k||^2
 
-as far as its budget allows and replies; the server merges the replies. A method says what the linear term c_k, the
-anchor a_k (w^t by default) and the device's mu_k are, who is kept, what a device replies and remembers, and how the
+as far as its budget allows and replies; the server merges the replies. A method defines the linear term c_k, the anchor
+a_k (w^t by default) and the device's mu_k, which devices are kept, what a device replies and remembers, and how the
 server merges. The defaults below average the solutions:
 
     w^{t+1} = sum_k weight_k w_k
@@ -44,22 +44,22 @@ class Received(NamedTuple):
 class Method(DeclaredFields):
     """A federated method. This one averages; others override what they do differently.
 
-    A method of your own is a dataclass that inherits from this one; the fields that it adds are its keys in `[method]`,
-    and the fields below are what it declares:
+    A custom method is a dataclass that inherits from this one; the fields that it adds are its keys in `[method]`, and
+    the fields below are what it declares:
 
     Attributes:
-      name: what it is called in configs and records.
+      name: its name in configs and records.
       proximal: whether `method.mu` acts in the subproblem.
       keeps_partial_work: whether stragglers' partial solutions are merged, or the stragglers dropped.
       needs_gradients: whether devices' gradients at w^t are averaged before the chosen ones start (FedDANE).
       needs_final_gradients: whether devices give gradients at their solutions (S-DANE).
       sends_model_only: whether devices send their model and nothing else, which is what privacy covers.
       needs_every_reply: whether the server merges the replies one by one (`merge_replies`), not from their sums.
-      own_models: whether devices are measured with models of their own (`device_model`) in place of w^t.
+      own_models: whether devices are measured with their own models (`device_model`) in place of w^t.
       personal_models: whether devices have a second model (`personal_model`), measured beside the first.
       wants_all_devices: whether its theory needs all devices in every round; with fewer there is a warning.
       adds_up_memory: whether the server adds up the changes of what devices remember, so that it holds their sum.
-      sends_numbers: whether replies have single numbers beside parameters.
+      sends_numbers: whether replies have single numbers besides parameters.
     """
 
     not_keys: ClassVar[frozenset[str]] = frozenset()
@@ -113,11 +113,11 @@ class Method(DeclaredFields):
         return None
 
     def centre(self, server: Tree, params: Tree) -> Tree:
-        """Return the model that goes down, and where gradients are taken: what devices see as w^t."""
+        """Return the model that is sent down, at which gradients are taken: what devices see as w^t."""
         return params
 
     def send(self, server: Tree, mean_gradient: Tree) -> Tree:
-        """Return what goes down beside the model; `mean_gradient` is None where there is none."""
+        """Return what is sent down besides the model; `mean_gradient` is None where there is none."""
         return ()
 
     @elementwise
@@ -148,7 +148,7 @@ class Method(DeclaredFields):
     def work(self, device: DeviceView) -> Reply:
         """Return a device's reply after it has worked; the default solves one subproblem, that of the hooks above.
 
-        Where a method solves several, gamma and drift are measured for the first; their steps add up.
+        If a method solves several, gamma and drift are measured for the first; their steps add up.
         """
         known = (device.sent, device.state, device.received)
         return self.reply(
@@ -171,14 +171,14 @@ class Method(DeclaredFields):
         return params
 
     def shift(self, given: Tree, params: Tree) -> Tree:
-        """Return what makes a reply to the model `given` one to the model `params`, when added to what is averaged.
+        """Return what to add to the averaged part of a reply to the model `given` to make it one to the model `params`.
 
-        A server that does not wait for every reply merges late ones as the move that they are: w_k + (w^t - a_k).
+        A server that does not wait for every reply merges late ones as updates: w_k + (w^t - a_k).
         """
         return difference(self.unmoved(self.shared(params)), self.unmoved(self.shared(given)))
 
     def uploaded(self, reply: Reply) -> Tree:
-        """Return what of a reply crosses the network; the server works out the rest."""
+        """Return the part of a reply that crosses the network; the server derives the rest."""
         return reply.averaged, reply.summed
 
     def shared(self, params: Tree) -> Tree:
@@ -202,15 +202,15 @@ class Method(DeclaredFields):
         return averaged, server
 
     def averaged_model(self, averaged: Tree | None, merged: Tree) -> Tree:
-        """Return the average of the devices' models, for what learns from how far they agree.
+        """Return the average of the devices' models, for rules that use how far they agree.
 
-        `averaged` is None where replies were not averaged; `merged` is what `merge` made of it. They differ where the
-        server takes a step of its own.
+        `averaged` is None where replies were not averaged; `merged` is the result of `merge`. They differ if the server
+        takes a step of its own.
         """
         return merged
 
     def merge_replies(self, server: Tree, params: Tree, replies: Sequence[Received]) -> tuple[Tree, Tree]:
-        """Return the new model and the server's new state from all replies; asked where `needs_every_reply`."""
+        """Return the new model and the server's new state from all replies; called with `needs_every_reply`."""
         raise NotImplementedError(f"the method {self.name!r} needs every reply, and so must override `merge_replies`")
 
 

@@ -37,7 +37,7 @@ __all__ = ["ParameterRoles", "assign_roles"]
 
 @dataclass(frozen=True)
 class ParameterRoles:
-    """The names of a model's parameters by what becomes of them."""
+    """The names of a model's parameters by role."""
 
     shared: frozenset[str] = frozenset()
     personal: frozenset[str] = frozenset()
@@ -46,7 +46,7 @@ class ParameterRoles:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all parameters are shared, so that nothing has to be divided."""
+        """Whether all parameters are shared."""
         return not (self.personal or self.frozen or self.averaged)
 
     def exchanged(self, tree: Tree) -> Tree:
@@ -62,11 +62,11 @@ class ParameterRoles:
         return _frozen(model, self.frozen)
 
     def of_measures(self, model: Model) -> Model:
-        """Return the model whose gradient is that of the shared parameters: what devices can disagree about."""
+        """Return the model whose gradient is that of the shared parameters: the part in which devices can disagree."""
         return _frozen(model, self.frozen | self.personal)
 
     def apply(self, model: Model, method: Method) -> tuple[Model, Method, Model]:
-        """Return model and method as a run has them, and the model that its measures take gradients of."""
+        """Return the model and method of a run, and the model whose gradients are measured."""
         return self.of_model(model), self.of_method(method), self.of_measures(model)
 
     def of_method(self, method: Method) -> Method:
@@ -286,5 +286,5 @@ def _pick(tree: Tree, names: frozenset[str]) -> Tree:
 
 
 def _join(whole: Tree, part: Tree) -> Tree:
-    """Return the whole with the leaves that the part has."""
+    """Return `whole` with the leaves of `part` in place of its own."""
     return overlay_names(whole, flatten_names(part))

@@ -11,7 +11,7 @@ theta_k; the server takes a step along the mean gradient,
     w^{t+1} = w^t + server_learning_rate (sum_k weight_k theta_k - w^t)
 
 `personal_mu` is the source's lambda. The source takes R such steps on the device before the server averages with
-beta; here a round has one (R = 1), with the whole budget for theta_k, and `server_learning_rate` is the product
+beta; here a round has one (R = 1), with the entire budget for theta_k, and `server_learning_rate` is the product
 beta eta lambda of the source's three factors. With 1 the shared model is that of FedProx with mu = personal_mu, bit for
 bit.
 

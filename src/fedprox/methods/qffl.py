@@ -61,7 +61,7 @@ class QFedAvg(Method):
         return Reply({"move": scale(move, loss**self.q), "bound": np.float64(bound)})
 
     def unmoved(self, params: Tree) -> Tree:
-        """Return no move, with the bound of a loss of 1."""
+        """Return a zero update, with the bound of a loss of 1."""
         return params if self.q == 0 else {"move": jax.tree.map(np.zeros_like, params), "bound": np.float64(1)}
 
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Tree) -> tuple[Tree, Tree]:

@@ -11,8 +11,8 @@ which is the subproblem F_k(w) - <v_k, w>, to w_k. The server averages, and ever
     w^{t+1} = sum_k weight_k w_k,        v_k <- v_k + (p / eta) (w^{t+1} - w_k)
 
 A device learns w^{t+1} with the next round's model, and moves v_k then. With all devices in every round this is the
-source's method, where the sum of p_k v_k stays 0. With fewer, a device that is not in the next round never sees
-w^{t+1}, and keeps its v_k; there is no theory for it, and a warning says so.
+source's method, where the sum of p_k v_k stays 0. With fewer, a device that is not in the next round never receives
+w^{t+1}, and keeps its v_k; there is no theory for this case, and a warning says so.
 
 Partial work is kept: a device whose budget is below T takes as many steps as it has. A device that fails keeps what it
 remembers. Solvers other than SGD without momentum are refused.
@@ -72,7 +72,7 @@ class Scaffnew(Method):
         return {"variate": jax.tree.map(np.zeros_like, params), "reached": params, "round": np.zeros((), np.int64)}
 
     def work(self, device: DeviceView) -> Reply:
-        """Move the variate by what has become of the last w_k, where that is known, and take the round's steps."""
+        """Update the variate with the outcome of the last w_k, where it is known, and take the round's steps."""
         variate = device.state["variate"]
         if device.round == int(device.state["round"]) + 1:
             moved = difference(device.received, device.state["reached"])

@@ -5,12 +5,12 @@ server, all zero at the start. A chosen device takes SGD steps w <- w - eta (g_k
 
     F_k(w) + <c - c_k, w>
 
-and then renews its variate with the mean gradient that it has seen on its way from w^t to w_k,
+and then updates its variate with the mean gradient along its way from w^t to w_k,
 
     c_k^+ = c_k - c + (w^t - w_k) / (a eta)
 
-where a is the number of steps really done (`gradient_count`, which also knows momentum). The server averages the w_k
-(a server step of 1) and moves c by sum over S of p_k (c_k^+ - c_k), so that c stays the mean of all c_k.
+where a is the number of steps actually taken (`gradient_count`, which also covers momentum). The server averages the
+w_k (a server step of 1) and moves c by sum over S of p_k (c_k^+ - c_k), so that c stays the mean of all c_k.
 
 A variate of few steps is a gradient near w^t, one of many steps a gradient near the device's own optimum. A device
 whose budget changes from round to round is pushed along the difference in every one of its steps, and with long local

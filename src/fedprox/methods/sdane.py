@@ -13,8 +13,8 @@ as far as its budget allows. It sends w_k and its gradient there, and the server
     w^{t+1} = sum_k weight_k w_k,        v^{t+1} = v^t - (1 / mu) sum_k weight_k grad F_k(w_k)
 
 Since the corrections cancel in the sum, v^{t+1} = w^{t+1} - (1 / mu) sum_k weight_k grad h_k(w_k): where the
-subproblems are solved exactly this is FedDANE, and elsewhere the centre makes up for what is left of them. So they need
-not be solved the more accurately the further the run is, as in DANE: it is enough that
+subproblems are solved exactly this is FedDANE, and otherwise the centre compensates for the remaining error. So, unlike
+in DANE, the accuracy need not increase during the run; it is enough that
 
     ||grad h_k(w_k)|| <= (mu / 2) ||w_k - v^t||
 
@@ -23,7 +23,7 @@ mu / (2 (L + mu)), with L the smoothness of F_k. mu must be positive, and large 
 derivatives differ.
 
 Partial work is kept. The three gradients over all samples (for g^t, for the correction and at w_k) are not part of the
-budget. Real devices are asked for the one at w_k in an exchange of its own.
+budget. Real devices send the one at w_k in a separate exchange.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["SDane"]
 
 @dataclass(frozen=True)
 class SDane(Method):
-    """S-DANE: a gradient correction and a prox centre of its own; partial work is kept.
+    """S-DANE: a gradient correction and a separate prox centre; partial work is kept.
 
     >>> averaged = {"model": np.float32(3), "step": np.float32(0.5)}
     >>> SDane().merge({"centre": np.float32(2)}, np.float32(0), averaged, ())
@@ -68,7 +68,7 @@ class SDane(Method):
         return {"centre": params}
 
     def centre(self, server: Tree, params: Tree) -> Tree:
-        """Return v, which goes down in place of w."""
+        """Return v, which is sent down in place of w."""
         return server["centre"]
 
     def send(self, server: Tree, mean_gradient: Tree) -> Tree:
@@ -76,7 +76,7 @@ class SDane(Method):
         return mean_gradient
 
     def work(self, device: DeviceView) -> Reply:
-        """Send w_k, and the step of the centre that its gradient there asks for."""
+        """Send w_k, and the step of the centre from the gradient there."""
         linear = None if device.sent is None else difference(device.sent, device.gradient)
         found = device.solve(linear=linear).params
         return Reply({"model": found, "step": scale(device.gradient_at(found), 1 / device.mu)})

@@ -1,8 +1,8 @@
 """What a round sends over the network, in bytes per device.
 
-Down goes the model w^t and what the method adds to it, up goes the device's reply. The sizes are those of the trees
-that `Method.send` and `Method.work` really give, so that SCAFFOLD's control variates or FedDANE's gradients count.
-They do not change over the rounds.
+The model w^t and what the method adds to it are sent down, the device's reply is sent up. The sizes are those of the
+trees that `Method.send` and `Method.work` actually return, so that SCAFFOLD's control variates or FedDANE's gradients
+count. They do not change over the rounds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def measure_traffic(method: Method, params: Tree, solver: Solver, *, learning_ra
     """
     zeros = jax.tree.map(np.zeros_like, params)
     sent = method.send(method.start(params), zeros if method.needs_gradients else None)
-    further: list[Tree] = []  # models at which the device gives gradients beside w^t
+    further: list[Tree] = []  # models besides w^t at which the device gives gradients
 
     def gradient_at(at: Tree) -> Tree:
         further.append(at)

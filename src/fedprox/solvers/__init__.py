@@ -42,14 +42,14 @@ __all__ = [
 
 
 def build(config: SolverConfig, seed: int = 0, run: Config | None = None) -> Solver:
-    """Return the solver that the config names, with its keys and its `solver.options`; `run` is the whole config.
+    """Return the solver that the config names, with its keys and its `solver.options`; `run` is the complete config.
 
     >>> build(SolverConfig(name="lbfgs", options={"memory": 5})).name
     'lbfgs'
     """
     keys = part_keys("solvers", find_part("solvers", config.name, "solver.name"))
     options: dict[str, Any] = {}
-    if "options" not in keys:  # otherwise it takes the table as it is
+    if "options" not in keys:  # otherwise it receives the table itself
         own = {name: key for name, key in keys.items() if name not in SolverConfig.model_fields}
         options = checked_options(config.name, config.options, own)
     solver: Solver = build_part("solvers", "solver.name", config, {"seed": seed, "config": run}, options)

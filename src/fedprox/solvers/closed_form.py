@@ -1,12 +1,12 @@
 """Ridge regression in closed form: the solver that does not iterate.
 
-For least squares h_k is quadratic, and its minimum is one linear solve away: with the rows a_i = (x_i, 1) of A,
+For least squares h_k is quadratic, and one linear solve gives its minimum: with the rows a_i = (x_i, 1) of A,
 
     (A^T A / n_k + M) (w - s) = -(grad F_k(s) + c_k + M (s - a_k))
 
 with M the diagonal matrix of mu, a_k the anchor and s where the device starts; both are w^t by default. It is solved in
-double precision. Where mu = 0 and the data leave directions open, the solution closest to s is taken. It needs a budget
-of one epoch, and without it the device stays at s.
+double precision. If mu = 0 and the data do not determine all directions, the solution closest to s is taken. It costs
+one epoch; with a smaller budget the device stays at s.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The one loop of all solvers that go down h_k over the whole of a device's data.
+"""The one loop of all solvers that minimise h_k over all of a device's data.
 
-From the start (w^t by default) on: ask a rule for a direction, search along it, let the rule learn from the step, until
-the iterate is gamma-inexact, the gradient is zero, no better point is found or the budget does not pay for another
-trial. What a rule costs and what a search costs is counted by the oracle.
+From the start (w^t by default): get a direction from a rule, search along it, update the rule with the step, until the
+iterate is gamma-inexact, the gradient is zero, no better point is found or the budget does not cover another trial. The
+oracle counts the cost of rules and searches.
 
-A budget that pays for a single gradient is spent on one plain step from the start w, w - learning_rate * grad h_k(w).
+A budget that covers a single gradient is spent on one plain step from the start w, w - learning_rate * grad h_k(w).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Descent:
     """A solver defined by its rule for directions.
 
     Attributes:
-      name: what it is called in configs and records.
+      name: its name in configs and records.
       rule: `rule(oracle, learning_rate) -> Rule` at the start of every local solve.
       curvature: the second condition of the line search, or None for the first alone.
-      uses_curvature: whether the rule asks for products with the Hessian.
+      uses_curvature: whether the rule needs products with the Hessian.
     """
 
     name: str
@@ -56,9 +56,9 @@ class Descent:
     is_sgd: bool = False
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
-        """Go down as far as budget and gamma say."""
+        """Minimise h_k up to the budget or until gamma-inexact."""
         oracle = Oracle(local)
-        if not oracle.affords(2):  # also how an engine has everything compiled before the first round
+        if not oracle.affords(2):  # an engine also compiles everything this way before the first round
             oracle.compile(self.uses_curvature)
         if not oracle.affords(1):
             return local.start, 0
@@ -71,7 +71,7 @@ class Descent:
         while is_open(point) and oracle.affords(1):
             step = rule.step(point)
             found = search(oracle, point, step.direction, step.first, self.curvature)
-            if found is None or (found.value >= point.value and found.norm >= point.norm):  # rounding is reached
+            if found is None or (found.value >= point.value and found.norm >= point.norm):  # the rounding limit
                 break
             rule.learn(point, found)
             point = found

@@ -1,9 +1,9 @@
 """Many small devices in one call of a compiled program.
 
-A device with a few samples takes microseconds for its steps, and a call from Python, with all that surrounds it, takes
-a hundred. Here a loop over the devices is compiled around the loop over the steps: each device draws its mini-batches,
-starts from the model that it was given, and takes its steps. The solutions come out as one array with a line for each,
-or already added up.
+The steps of a device with a few samples take microseconds, and a call from Python, with its overhead, takes a hundred.
+Here a loop over the devices is compiled around the loop over the steps: each device draws its mini-batches, starts from
+the model that it was given, and takes its steps. The solutions come out as one array with a line for each, or already
+added up.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = ["GroupData", "group_places", "group_program", "group_sum_program", "o
 
 
 class GroupData(NamedTuple):
-    """What the programs read beside the subproblems."""
+    """What the programs read besides the subproblems."""
 
     x: jax.Array
     y: jax.Array
     key: Any  # of the draws, by `order_key`
     places: Any  # the devices, by `group_places`
-    devices: Any  # how many of the places there are
+    devices: Any  # the number of places in use
 
 
 def order_key(seed: int) -> NDArray[np.uint32]:
@@ -138,7 +138,7 @@ def group_sum_program(model: Model, solver: Stepwise, batch_size: int, most_step
             is_left = (data.devices >> level) & 1 == 1
             return jax.tree.map(lambda sums, one: jnp.where(is_left, line(sums, level) + one, one), partial, total)
 
-        # -0 changes no number that it is added to, not even the sign of a zero
+        # adding -0 changes no number, not even the sign of a zero
         minus_zero = jax.tree.map(lambda leaf: jnp.full(leaf.shape[1:], -0.0, leaf.dtype), problem.anchor)
         return lax.fori_loop(0, levels, add_left, minus_zero)
 

@@ -1,4 +1,4 @@
-"""Gradient descent on the whole local data set, with a line search.
+"""Gradient descent on the entire local data set, with a line search.
 
     w <- w - t grad h_k(w)
 

@@ -3,7 +3,7 @@
     gamma_k^t = ||grad h_k(w_k; w^t)|| / ||grad h_k(w^t; w^t)||
 
 exact over the device's samples. gamma = 0 is an exact solution, gamma = 1 no progress. Where the gradient at w^t is
-already zero, w^t is a solution: gamma is 0 if the device stayed at one, and infinite if it left. For a method whose
+already zero, w^t is a solution: gamma is 0 if the device stayed there, and infinite if it left. For a method whose
 devices start elsewhere, their starting point takes the place of w^t; h_k has the device's own anchor and mu.
 
 The cost is two gradients over the device's samples, one if the gradient at the start is known.

@@ -2,7 +2,7 @@
 
     d = -H grad h_k(w),    H from the last m pairs s = change of w, y = change of the gradient,
 
-by the two-loop recursion, which never forms H. The line search asks for both of Wolfe's conditions, so that
+by the two-loop recursion, which never forms H. The line search requires both of Wolfe's conditions, so that
 <s, y> > 0 and H stays positive definite. The first step is as long as the scale of the gradient allows, at most 1.
 """
 

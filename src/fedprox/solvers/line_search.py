@@ -1,11 +1,11 @@
-"""How far to go along a direction d from w: until h has come down enough, and for some solvers its slope too.
+"""How far to go along a direction d from w: until h has decreased enough, and for some solvers its slope too.
 
-With phi(t) = h(w + t d), a step t is long enough to stop at if
+With phi(t) = h(w + t d), a step t is accepted if
 
     phi(t) <= phi(0) + 1e-4 t phi'(0)                                  (Armijo: h has come down)
     phi'(t) >= curvature * phi'(0)                                     (Wolfe: it is no longer as steep)
 
-Close to a solution the change of h drowns in rounding. There the first condition is replaced by its reading in slopes,
+Close to a solution the change of h is lost in rounding. There the first condition is replaced by its form in slopes,
 phi'(t) <= (2 * 1e-4 - 1) phi'(0), as long as h has not grown beyond rounding (Hager and Zhang, 2005).
 
 Too long steps are shortened and too short ones lengthened by interpolation between the ends of a bracket. Every trial
@@ -28,7 +28,7 @@ _TRIALS = 40
 def search(
     oracle: Oracle, start: Point, direction: Vector, first: float, curvature: float | None = None
 ) -> Point | None:
-    """Return where to go from `start`, or None where nothing better is found or the budget ends.
+    """Return the next point from `start`, or None if nothing better is found or the budget ends.
 
     `first` is the first step to try; without `curvature` the first condition is enough. If the budget ends with a
     point that meets the first condition alone, that is returned.
@@ -75,7 +75,7 @@ def _shorter(low: float, high: float, step: float, start: Point, slope: float, t
 
 
 def _longer(before: float, low: float, high: float, previous: float, slope: float) -> float:
-    """Return where the slope would vanish, were it linear, at least twice and at most ten times as far."""
+    """Return where a linear slope would vanish, at least twice and at most ten times as far."""
     if math.isfinite(high):
         return 0.5 * (low + high)
     change = slope - previous

@@ -1,8 +1,8 @@
-"""Newton's method with conjugate gradients, for as much curvature as the budget pays for.
+"""Newton's method with conjugate gradients, with as many Hessian products as the budget allows.
 
     H d = -grad h_k(w)    solved by conjugate gradients until ||H d + g|| <= min(1/2, sqrt(||g|| / ||g_0||)) ||g||
 
-H is never formed: every iteration asks for one product with the Hessian of h_k, which costs ceil(n_k / b) steps. It
+H is never formed: every iteration takes one product with the Hessian of h_k, which costs ceil(n_k / b) steps. It
 ends early where the curvature along a direction is not positive, as it may be for a loss that is not convex (Nocedal
 and Wright, 2006, Algorithm 7.1). The Newton step is then shortened until Armijo's condition holds.
 """

@@ -1,7 +1,7 @@
 """Any optax gradient transformation as a local solver.
 
-A transformation turns the gradient g of h_k on a mini-batch, and a state of its own, into the change of w. The state
-(and so a schedule of the learning rate) starts again in every local solve. The learning rate is the transformation's.
+A transformation turns the gradient g of h_k on a mini-batch, and its own state, into the change of w. The state (and so
+a schedule of the learning rate) is reset in every local solve. The learning rate is the transformation's.
 
     solver = from_optax(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))
 

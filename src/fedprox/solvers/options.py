@@ -12,7 +12,7 @@ __all__ = ["checked_options"]
 
 
 def checked_options(solver: str, options: Mapping[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
-    """Return options, refused where the solver has no such option or the value cannot be one."""
+    """Return the options; refuse an option that the solver does not have, or an invalid value."""
     for name, value in options.items():
         if name not in keys:
             rule = f"an option of {solver} ({', '.join(keys) or 'it has none'})"

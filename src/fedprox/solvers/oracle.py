@@ -1,7 +1,7 @@
-"""What a solver asks that works on the whole of a device's data: values, gradients and curvature of h_k.
+"""Values, gradients and curvature of h_k, for solvers that work on all of a device's data at once.
 
-Every answer costs as much as one epoch, ceil(n_k / b) mini-batch steps, and the budget decides how many are left. The
-parameters are one flat vector; the solver's own arithmetic is done in double precision on the host, the passes over
+Each evaluation costs as much as one epoch, ceil(n_k / b) mini-batch steps, and the budget decides how many are left.
+The parameters are one flat vector; the solver's own arithmetic is done in double precision on the host, the passes over
 the data in the model's precision by programs whose shape does not depend on the device.
 """
 
@@ -36,7 +36,7 @@ Vector = NDArray[np.float64]
 
 
 class Point(NamedTuple):
-    """A place, and what is known of h_k there."""
+    """A point, with the value and gradient of h_k there."""
 
     at: Vector
     value: float
@@ -49,7 +49,7 @@ class Point(NamedTuple):
 
 
 class Oracle:
-    """Answers questions about the subproblem of one device, and counts the steps that they cost."""
+    """Evaluates the subproblem of one device, and counts the steps that it costs."""
 
     def __init__(self, local: LocalProblem) -> None:
         flat, self._unflatten = ravel_pytree(local.start)
@@ -61,25 +61,25 @@ class Oracle:
         self._evaluate, self._multiply = _programs(local.model, local.loaded.block, local.loaded.typical)
 
     def affords(self, answers: int) -> bool:
-        """Return whether the budget is enough for that many more answers."""
+        """Return whether the budget is enough for that many more evaluations."""
         return self._local.affords(self.spent + answers * self._local.steps_per_epoch)
 
     def rounded(self, vector: Vector) -> Vector:
-        """Return a place in the parameters' own precision, as the device will report it."""
+        """Return a point in the parameters' own precision, as the device will report it."""
         return vector.astype(self.precision).astype(np.float64)
 
     def tree(self, vector: Vector) -> Tree:
-        """Return the parameters at a place."""
+        """Return the parameters at a point."""
         return self._unflatten(jax.numpy.asarray(vector, self.precision))
 
     def point(self, vector: Vector) -> Point:
-        """Return h_k and its gradient at a place."""
+        """Return h_k and its gradient at a point."""
         at = self.rounded(vector)
         value, gradient = self._evaluate(at.astype(self.precision), *self._data, self._pay())
         return Point(at, float(value), np.asarray(gradient, np.float64))
 
     def curvature(self, at: Vector, along: Vector) -> Vector:
-        """Return the Hessian of h_k at a place, times a vector."""
+        """Return the Hessian of h_k at a point, times a vector."""
         places = at.astype(self.precision), along.astype(self.precision)
         return np.asarray(self._multiply(*places, *self._data, self._pay()), np.float64)
 

@@ -1,10 +1,10 @@
 """FedRep's local work (Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations", 2021).
 
-With personal parameters (`[personal] parameters`, the head) a device first takes SGD steps on these alone, from its own
-and with the shared ones at w^t, and then on the shared ones alone, with its new head. `share` is the head's part of the
-budget, rounded down, and at least one step is left to each where there are two. Both parts see the mini-batches of the
-round from their first on. The source takes many epochs for the head and one for the rest: `share` = 0.9 with E = 10 is
-nine and one. With `share` = 0 the head stays as it was.
+With personal parameters (`[personal] parameters`, the head) a device first takes SGD steps on these alone, from its
+last ones and with the shared ones at w^t, and then on the shared ones alone, with its new head. `share` is the head's
+part of the budget, rounded down, and each part gets at least one step if there are two. Both parts use the mini-batches
+of the round from the first one. The source takes many epochs for the head and one for the rest: `share` = 0.9 with E =
+10 is nine and one. With `share` = 0 the head is not trained.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PersonalFirst:
 
 @lru_cache(maxsize=16)  # one object for one model, so that compiled programs are found again
 def _only(model: Model, fixed: frozenset[str]) -> Model:
-    """Return the model with these parameters frozen beside those that are already."""
+    """Return the model with these parameters frozen as well."""
     frozen: dict[str, Any] = {"frozen": (*model.frozen, *sorted(fixed)), "small": False}
     if model.host is not None:
         frozen["host"] = FrozenHost(model.host, fixed)

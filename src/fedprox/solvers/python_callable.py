@@ -2,13 +2,12 @@
 
     solve(params, x, y, subproblem, budget, key) -> (params, steps)
 
-It is given where to start (w^t, unless the method says otherwise) and the device's samples as NumPy arrays, the
-subproblem, its budget in mini-batch steps, and a whole
-number below 2^32 that depends on (seed, round, device) alone, to seed whatever it draws with
-(`numpy.random.default_rng(key)`, `torch.manual_seed(key)`, `jax.random.key(key)`). It counts its own steps. What it
-returns is checked: same names and shapes, at most the budget. Numbers that are not finite are kept, as those of any
-other solver that diverges, and show in the records. Before the first round it is tried once, with a budget of one
-step on one device, and that answer is forgotten.
+It receives the starting point (w^t, unless the method says otherwise) and the device's samples as NumPy arrays, the
+subproblem, its budget in mini-batch steps, and an integer below 2^32 that depends on (seed, round, device) alone, as
+the seed of its own draws (`numpy.random.default_rng(key)`, `torch.manual_seed(key)`, `jax.random.key(key)`). It counts
+its own steps. The result is checked: same names and shapes, at most the budget. Numbers that are not finite are kept,
+as those of any other solver that diverges, and show in the records. Before the first round it is tried once, with a
+budget of one step on one device, and that result is discarded.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["LocalView", "OpaqueSolver", "opaque", "solver_key"]
 
 @dataclass(frozen=True)
 class LocalView:
-    """What an opaque solver may know of its subproblem; trees of NumPy arrays.
+    """What an opaque solver may know about its subproblem; trees of NumPy arrays.
 
     h_k(w) = F_k(w) + <c_k, w> + (mu / 2) ||w - a_k||^2
     """
@@ -50,7 +49,7 @@ class LocalView:
         return self.local.batches()
 
     def value_and_gradient(self, params: Tree) -> tuple[float, Tree]:
-        """Return h_k and its gradient over all samples; by the common count this is worth `steps_per_epoch` steps."""
+        """Return h_k and its gradient over all samples; by convention this counts as `steps_per_epoch` steps."""
         oracle = Oracle(self.local)
         point = oracle.point(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)]).astype(np.float64))
         return point.value, to_numpy(oracle.tree(point.gradient))
@@ -91,7 +90,7 @@ class OpaqueSolver:
             steps_per_epoch=local.steps_per_epoch,
             local=local,
         )
-        start = jax.tree.map(np.array, local.start)  # its own copy, to write on
+        start = jax.tree.map(np.array, local.start)  # its own copy, which it may change
         answer = self.function(start, *local.samples.of(local.device), view, local.budget, solver_key(local))
         where = f"solver {self.name} on device {local.device} in round {local.round}"
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -103,12 +102,12 @@ class OpaqueSolver:
 
 
 def solver_key(local: LocalProblem) -> int:
-    """Return the number below 2^32 that a solver's own draws in this round on this device are seeded with."""
+    """Return the seed, below 2^32, of a solver's own draws in this round on this device."""
     return int(words(1, local.seed, Purpose.SOLVER, local.round, local.device)[0] >> np.uint64(32))
 
 
 def _checked(params: Tree, anchor: Tree, where: str) -> Tree:
-    """Return params in the anchor's structure and precision, or say what does not fit."""
+    """Return params in the anchor's structure and precision; raises an error if they do not fit."""
     expected = {name: leaf.shape for name, leaf in flatten_names(anchor).items()}
     got = {name: leaf.shape for name, leaf in flatten_names(params).items()}
     structure: Any = jax.tree.structure(anchor)

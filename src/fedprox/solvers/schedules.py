@@ -37,7 +37,7 @@ def exponential(learning_rate: float, round: int, rounds: int, decay: Positive =
 
 
 def cosine(learning_rate: float, round: int, rounds: int, final_share: Share = 0.01) -> float:
-    """Return a rate that falls along a half cosine, to `final_share` of where it began."""
+    """Return a rate that falls along a half cosine, to `final_share` of its initial value."""
     left = (1 + math.cos(math.pi * (round - 1) / rounds)) / 2
     return learning_rate * (final_share + (1 - final_share) * left)
 

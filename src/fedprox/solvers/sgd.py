@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, the paper's local solver, with momentum and weight decay for those who want them.
+"""Stochastic gradient descent, the paper's local solver, with optional momentum and weight decay.
 
     v <- m v + g + d w,    w <- w - eta v            (Nesterov: w <- w - eta (g + d w + m v))
 
@@ -23,7 +23,7 @@ __all__ = ["Sgd", "sgd"]
 
 @dataclass(frozen=True)
 class Sgd(Stepwise):
-    """SGD, and how past gradients carry on in it: methods that count gradients need to know."""
+    """SGD, with the momentum that methods which count gradients need to know."""
 
     is_sgd: bool = True
     momentum: float = 0.0

@@ -2,7 +2,7 @@
 
 The paper allows any local solver, iterative or not (Section 3.2). Here a solver is an object with a name and one
 method, `solve(local) -> (params, steps)`: it starts at `local.start`, which is w^t unless the method says otherwise,
-may look at everything in the `LocalProblem`, and returns its last iterate and the mini-batch steps it has spent, at
+may use everything in the `LocalProblem`, and returns its last iterate and the mini-batch steps it has spent, at
 most `local.budget`.
 """
 
@@ -76,7 +76,7 @@ class LocalProblem:
             taken += steps
 
     def minibatches(self, piece: int, epochs_at_once: int = 0) -> Iterator[Piece]:
-        """Return the mini-batches of the whole budget, as `fedprox.participation.budget.minibatches` does."""
+        """Return the mini-batches of the entire budget, as `fedprox.participation.budget.minibatches` does."""
         pieces = minibatches(
             self.count,
             self.batch_size,
@@ -104,7 +104,7 @@ class Solver(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in configs and records."""
+        """Its name in configs and records."""
 
     @property
     def is_sgd(self) -> bool:

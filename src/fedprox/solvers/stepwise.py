@@ -1,8 +1,8 @@
 """Solvers that take a step for each mini-batch gradient, and the one loop that runs them.
 
 Such a solver is a pair of pure functions: the state it starts with, and one step from a gradient of the subproblem.
-The loop feeds it the gradients of mini-batches (with batch size 0, of the whole local data set) as far as the budget
-goes. Number of steps, sizes, mu and learning rate are arguments of one compiled program, never part of its shape.
+The loop passes it the gradients of mini-batches (with batch size 0, of the entire local data set) until the budget is
+spent. Number of steps, sizes, mu and learning rate are arguments of one compiled program, never part of its shape.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Stepwise:
     """A solver defined by its step.
 
     Attributes:
-      name: what it is called in configs and records.
+      name: its name in configs and records.
       init: `init(params) -> state` at the start of every local solve.
       step: `step(params, gradient, state, learning_rate) -> (params, state)`.
       is_sgd: whether a step moves along the gradient (or a fixed combination of past ones).
@@ -101,8 +101,8 @@ class Stepwise:
 def steps_per_call(model: Model, batch_size: int) -> int:
     """Return how many steps are taken in one call of the compiled loop.
 
-    Many, so that a call costs little beside them; fewer of a larger model, because their orders share the cache with
-    its data, and because no signal is heard during a call.
+    Many, so that the cost of a call is small; fewer for a larger model, because their orders share the cache with its
+    data, and because no signal is handled during a call.
     """
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
@@ -210,7 +210,7 @@ def line(array: jax.Array, index: jax.Array) -> jax.Array:
 
 @lru_cache(maxsize=32)
 def fullbatch_program(model: Model, solver: Stepwise, block: int) -> Callable[..., Any]:
-    """Return the compiled program that takes steps with the gradient of the whole local data set.
+    """Return the compiled program that takes steps with the gradient of the entire local data set.
 
     `program(params, state, problem, learning_rate, x, y, span) -> (params, state)` with span = (begin, count, steps).
     """
@@ -240,7 +240,7 @@ def fullbatch_program(model: Model, solver: Stepwise, block: int) -> Callable[..
 def _is_plain(model: Model, solver: Stepwise) -> bool:
     """Return whether the solver's step is plain arithmetic on the data, as a loop in one kernel must be.
 
-    XLA ends the process over a kernel whose data are not used.
+    XLA aborts the process over a kernel whose data are not used.
     """
 
     def step(data: Tree, params: Tree, state: Tree, learning_rate: jax.Array) -> tuple[Tree, Tree]:

@@ -6,8 +6,8 @@ From a snapshot u with its exact gradient, a mini-batch B gives the estimate
 
 of grad F_k(w); the proximal and the linear term are exact. A new snapshot is taken after every `epochs` epochs of such
 steps. A snapshot costs ceil(n_k / b) steps of the budget and an inner step 2, since it takes two mini-batch gradients.
-The mini-batches are those of the budget's orders, from the first on. With whole local data sets as batches there is no
-noise, and SVRG is gradient descent.
+The mini-batches are those of the budget's orders, from the first on. With the entire local data set as the batch there
+is no noise, and SVRG is gradient descent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Merging: how the replies of a round become one.
+"""Merging: how the replies of a round are combined.
 
 There are two kinds of rules. The mean is a sum, so that replies are added up as they arrive (`RoundSum`) and none is
 kept. Every other rule sees all replies of a round at once.

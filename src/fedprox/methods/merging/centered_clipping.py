@@ -1,10 +1,10 @@
 """Centred clipping (Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust Optimization", 2021).
 
-From a centre v on, which is the model that the devices were sent (zero for what a method adds up),
+Starting from a centre v, the model that was sent to the devices (zero for what a method sums),
 
     v <- v + sum_k weight_k (w_k - v) min(1, radius / ||w_k - v||)
 
-a few times over: no device moves the model by more than its weight times the radius. The radius 0 stands for the
+repeated a few times: no device moves the model by more than its weight times the radius. The radius 0 stands for the
 weighted median of the distances ||w_k - v||, which needs no tuning. Replies that are not finite are left out.
 """
 

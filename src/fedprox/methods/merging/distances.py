@@ -1,4 +1,4 @@
-"""Replies as rows of numbers, for rules that compare whole replies."""
+"""Replies as rows of numbers, for rules that compare complete replies."""
 
 from __future__ import annotations
 

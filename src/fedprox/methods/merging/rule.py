@@ -1,8 +1,8 @@
-"""What a merge rule is, and the rule that everything else is measured by: the weighted mean.
+"""What a merge rule is, and the reference rule: the weighted mean.
 
     w = sum_k weight_k w_k,        sum_k weight_k = 1
 
-What a method adds up with the masses p_k (SCAFFOLD's control variate, FedDyn's dual) follows the same rule: the sum
+What a method sums with the masses p_k (SCAFFOLD's control variate, FedDyn's dual) follows the same rule: the sum
 over the devices S of a round is their total mass times the merged value,
 
     sum over S of p_k x_k  =  (sum over S of p_k) * merge(x_k, p_k / sum over S of p_k)
@@ -32,14 +32,14 @@ __all__ = ["MergeRule", "check_merging", "mean", "merge_received"]
 
 @dataclass(frozen=True)
 class MergeRule(DeclaredFields):
-    """How replies become one value. This one is the weighted mean; others override `merge`.
+    """How replies are combined. This one is the weighted mean; others override `merge`.
 
     The fields that a rule adds are its keys in `[merge]`.
 
     Attributes:
-      name: what it is called in configs and records.
+      name: its name in configs and records.
       needs_every_reply: whether the rule sees all replies at once; the mean is a sum and keeps none of them.
-      compares_replies: whether the rule measures distances between whole replies, or their lengths.
+      compares_replies: whether the rule measures distances between complete replies, or their norms.
     """
 
     not_keys: ClassVar[frozenset[str]] = frozenset({"name", "needs_every_reply", "compares_replies"})
@@ -60,12 +60,12 @@ class MergeRule(DeclaredFields):
         return merged
 
     def merge_around(self, centre: Tree, replies: Sequence[Tree], weights: NDArray[np.float64]) -> Tree:
-        """Return one tree for the replies, given where the devices started; most rules do not ask for it."""
+        """Return one tree for the replies, given where the devices started; most rules do not use it."""
         return self.merge(replies, weights)
 
     @property
     def least_replies(self) -> int:
-        """How many replies a round must have for the rule to mean anything."""
+        """The smallest number of replies for which the rule is meaningful."""
         return 1
 
     def survives(self, replies: int) -> int | None:
@@ -103,7 +103,7 @@ def _zero(replies: Sequence[Tree]) -> Tree:
 
 
 def check_merging(rule: MergeRule, method: Method, privacy: PrivacyConfig) -> None:
-    """Refuse a rule that the method or the promise of privacy does not allow; warn where it changes the method."""
+    """Refuse a rule that the method or privacy does not allow; warn where it changes the method."""
     if privacy.clip > 0 and (rule.needs_every_reply or method.needs_every_reply):
         got = f"merge.rule = {rule.name!r}" if rule.needs_every_reply else f"method.name = {method.name!r}"
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Sums over replies that are all at hand, as array arithmetic; the bits are those of `RoundSum`."""
+"""Sums over replies that are all available at once, as array arithmetic; the bits are those of `RoundSum`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["StackedReplies"]
 
 
 class StackedReplies:
-    """What replies give to be averaged or summed, one line for each position of the round's list that has a reply.
+    """The values of replies to be averaged or summed, one line for each position of the round's list that has a reply.
 
     >>> replies = StackedReplies([np.float32(1), np.float32(5)], np.array([0, 2]), count=3)
     >>> replies.shift(np.array([1]), np.float32(10))

@@ -1,6 +1,6 @@
 """The weighted coordinate-wise trimmed mean (Yin et al., "Byzantine-Robust Distributed Learning", 2018, with weights).
 
-Entry by entry, the values are put in order; those in the first and in the last `trim` of the weight are left out:
+Entry by entry, the values are sorted; those in the first and in the last `trim` of the weight are left out:
 
     merged = sum_k kept_k v_k / (1 - 2 trim),        kept_k = |[W_{k-1}, W_k] with [trim, 1 - trim]|
 

@@ -1,6 +1,6 @@
-"""The proximal coefficient mu over the rounds: a constant, the paper's adaptive rule, automatic, or one of your own.
+"""The proximal coefficient mu over the rounds: a constant, the paper's adaptive rule, automatic, or a custom rule.
 
-A rule of your own is a value with three members; hand it to `fedprox.train`, which asks it for mu before every round:
+A custom rule is an object with three members; pass it to `fedprox.train`, which reads its mu before every round:
 
 >>> from dataclasses import asdict, dataclass, replace
 >>> @dataclass(frozen=True)
@@ -35,7 +35,7 @@ __all__ = ["AdaptiveMu", "AutoMu", "ConstantMu", "MuController", "Signals", "bui
 
 
 def build(config: MethodConfig, learning_rate: float, seed: int = 0) -> MuController:
-    """Return the controller that the config names; a constructor's `mu` is where it starts, `method.mu_initial`."""
+    """Return the controller that the config names; a constructor's `mu` is its initial value, `method.mu_initial`."""
     if not isinstance(config.mu, str):
         return ConstantMu(float(config.mu))
     given = {"mu": config.mu_initial, "learning_rate": learning_rate, "seed": seed}
@@ -49,5 +49,5 @@ def build(config: MethodConfig, learning_rate: float, seed: int = 0) -> MuContro
 
 
 def restore(controller: MuController, state: dict[str, Any]) -> MuController:
-    """Return the controller as it was when `state` was taken of it."""
+    """Return the controller that `state` was taken from."""
     return type(controller)(**state)

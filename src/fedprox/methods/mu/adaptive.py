@@ -15,8 +15,8 @@ __all__ = ["AdaptiveMu"]
 class AdaptiveMu:
     """mu rises by `step` whenever the loss increases, and falls by `step` after `patience` decreases in a row.
 
-    It is never negative. A change of mu starts the count of decreases again, and so does a loss equal to the one
-    before. A loss that is not finite counts as an increase, and the loss after it has nothing to be compared with.
+    It is never negative. A change of mu resets the count of decreases, and so does a loss equal to the previous one. A
+    loss that is not finite counts as an increase, and the loss after it is not compared.
 
     >>> rule = AdaptiveMu(mu=0.0)
     >>> for loss in (1.0, 1.5):
@@ -59,5 +59,5 @@ class AdaptiveMu:
         return asdict(self)
 
     def _moved(self, step: float, loss: float | None) -> AdaptiveMu:
-        # Rounded so that 0.1 up and 0.1 down again is where it was.
+        # Rounded so that 0.1 up and 0.1 down gives the same value again.
         return replace(self, mu=max(round(self.mu + step, 12), 0.0), decreases=0, previous=loss)

@@ -1,33 +1,33 @@
 """mu without tuning, from the loss and the dissimilarity of every model and the updates that the server receives.
 
-mu is to be large where the devices' work undoes itself, and small where it adds up. Three things show which it is. Let
-d_k = w_k - w^t be the updates, r = ||sum_k weight_k d_k||^2 / sum_k weight_k ||d_k||^2 their agreement, s = sum_k
-weight_k^2 what r is for independent updates, and B = B(w^t) (Definition 3), so that 1 / B^2 is the agreement of the
-gradients of all devices.
+mu should be large where the devices' updates cancel, and small where they add up. Three quantities show which is the
+case. Let d_k = w_k - w^t be the updates, r = ||sum_k weight_k d_k||^2 / sum_k weight_k ||d_k||^2 their agreement, s =
+sum_k weight_k^2 what r is for independent updates, and B = B(w^t) (Definition 3), so that 1 / B^2 is the agreement of
+the gradients of all devices.
 
 1. *The draw of devices.* The step against the chosen devices' mean gradient that minimises the expected loss of a
    quadratic f is shorter, by the factor 1 - n, than the one against grad f: n = V / (V + G^2), with G^2 = ||grad f||^2
    and V the variance of that mean. V / G^2 = v (B^2 - 1), with v = s (1 - coverage). A mu that is too small makes the
-   model follow the devices that were drawn, and the loss rises every now and then; one that is too large only slows a
-   loss that falls all the time. So where noise rules, mu is steered to a share of `SHARE` rises. With all devices in
-   every round n = 0: there rises say nothing.
+   model follow the devices that were drawn, and the loss rises now and then; one that is too large only slows a
+   steadily falling loss. So where noise dominates, mu is steered to a share of `SHARE` rises. With all devices in every
+   round n = 0, and rises carry no information.
 2. *Cancelling.* Proximal steps with a large mu are -grad F_k / mu, so that their agreement is that of the gradients.
-   c = B^2 (r - v) / (1 - v) is below 1 where the devices' work cancels more than their gradients do: they run to optima
-   of their own, and the average stops short of the minimum, however smoothly the loss falls. Then mu rises. The draw
-   of devices hides this where n > 1/2.
+   c = B^2 (r - v) / (1 - v) is below 1 where the devices' work cancels more than their gradients do: they run to their
+   own optima, and the average stops short of the minimum, however smoothly the loss falls. Then mu rises. The draw of
+   devices hides this where n > 1/2.
 3. *Agreement.* q = (r - s) / (1 - s) (`Signals.agreement`) is above 0 where updates have more in common than
-   independent ones: such devices need no restraint, and mu falls at once, by up to e^2 in a round.
+   independent ones: such devices need no proximal term, and mu falls at once, by up to e^2 in a round.
 
 Together, on a logarithmic scale, because the best mu differs by factors between data sets:
 
     log mu  +=  step                                                                 where the loss rose
     log mu  +=  step ((1 - 2n)_+ (1 - c)_+^2 - n SHARE / (1 - SHARE) - 4 q_+)        where it did not
 
-step = STEP / (1 + turns / SETTLE), where `turns` counts how often rising and falling took turns (the rule of Kesten
-for the gain of a stochastic approximation): a mu that is far off moves fast, one that is right settles.
+step = STEP / (1 + turns / SETTLE), where `turns` counts the changes between rising and falling (Kesten's rule for the
+gain of a stochastic approximation): a mu that is far off moves fast, one that is right settles.
 
-A step of SGD moves w by the fraction lr mu towards w^t, so that 1 / (lr mu) is the number of steps that a device can
-go its own way, and lr mu, not mu, means the same on all data. It starts at (1 - 1 / B(w^0)^2) / 100: a hundred steps
+A step of SGD moves w by the fraction lr mu towards w^t, so that 1 / (lr mu) is the number of steps after which a device
+is held back, and lr mu, not mu, is comparable between data sets. It starts at (1 - 1 / B(w^0)^2) / 100: a hundred steps
 where gradients have little in common, many more where they agree. It stays between one step, beyond which SGD
 overshoots, and a hundred thousand, where the term no longer matters. Where B is not measured (`measure.dissimilarity`
 is false), n is 1, or 0 with all devices, and c is 1.
@@ -57,8 +57,7 @@ FIRST, SMALLEST, LARGEST = 1e-2, 1e-5, 1.0  # of lr mu
 class AutoMu:
     """mu steered by rises of the loss, by updates that cancel and by updates that agree.
 
-    It needs the loss of every round. A loss that is not finite counts as a rise, and the loss after it has nothing to
-    be compared with.
+    It needs the loss of every round. A loss that is not finite counts as a rise, and the loss after it is not compared.
 
     >>> rule = AutoMu.start(learning_rate=0.01)
     >>> rule.mu
@@ -124,7 +123,7 @@ def _gradient_agreement(b: float | None, *, otherwise: float) -> float:
 
 
 def warn_of_full_participation(config: Config, devices: int) -> None:
-    """Warn where the rule cannot see what it needs: every device takes part in every round, and B is not measured."""
+    """Warn if the rule lacks what it needs: every device takes part in every round, and B is not measured."""
     chosen = config.devices
     is_full = chosen.sampling == "uniform" and chosen.per_round == devices
     if config.method.mu == "auto" and is_full and not config.measure.dissimilarity:

@@ -19,7 +19,7 @@ class ConstantMu:
     mu: float
 
     def after(self, signals: Signals) -> ConstantMu:
-        """Return itself: a constant learns nothing."""
+        """Return itself: a constant never changes."""
         return self
 
     def state(self) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """What chooses mu, and what it sees.
 
-A controller is an immutable value: `mu` is what the next round uses, and `after(signals)` is the controller that has
+A controller is an immutable object: `mu` is what the next round uses, and `after(signals)` is the controller that has
 seen one more round. Its `state` is what its constructor takes, in plain JSON values, and goes into the checkpoint.
 
-A class may declare `learns = False`, if it takes no notice of what it sees, and `needs_every_loss = True`, if it cannot
-do without the loss of any round.
+A class may declare `learns = False` if it ignores the signals, and `needs_every_loss = True` if it needs the loss of
+every round.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["MuController", "Signals", "learns"]
 
 @dataclass(frozen=True)
 class Signals:
-    """What a controller sees of a round, all of it known to the server anyway; the initial model is round 0.
+    """What a controller sees of a round, all of it already known to the server; the initial model is round 0.
 
     Attributes:
       loss: the training loss f(w^t), None where the round was not measured.
@@ -41,7 +41,7 @@ class Signals:
 
         r = ||sum p_k d_k||^2 / sum p_k ||d_k||^2 is 1 where all updates are equal, and s = sum p_k^2 on average where
         they are independent of each other with mean zero. So q is 1 in the first case and 0 in the second, whatever
-        the number of devices. It is None where nothing can be said: fewer than two devices, or none that moved.
+        the number of devices. It is None with fewer than two devices, or if none moved.
 
         >>> Signals(None, weights=(0.5, 0.5), drift2=(1.0, 1.0), mean_drift2=1.0).agreement
         1.0
@@ -78,5 +78,5 @@ class MuController(Protocol):
 
 
 def learns(controller: MuController) -> bool:
-    """Return whether a controller takes notice of the rounds; one that does not say so does."""
+    """Return whether a controller uses the signals of the rounds; True unless it declares otherwise."""
     return bool(getattr(controller, "learns", True))
