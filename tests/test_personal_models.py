@@ -14,6 +14,7 @@ from conftest import population_of
 from fedprox.cli import app
 from fedprox.core.errors import ConfigError
 from fedprox.methods import ditto, pfedme
+from fedprox.population.set_aside import set_aside
 from fedprox.report import write_report_on
 from fedprox.runs.evaluate import evaluate, predict
 
@@ -36,8 +37,8 @@ def same(one: Any, other: Any) -> bool:
     return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def correct(model: Any, device: int, population: Any) -> tuple[int, int]:
-    x, y = population.test.of(device)
+def correct(model: Any, device: int, population: Any, part: str = "test") -> tuple[int, int]:
+    x, y = getattr(population, part).of(device)
     return int(((x @ model["weight"].T + model["bias"]).argmax(axis=1) == y).sum()), len(y)
 
 
@@ -88,6 +89,29 @@ def test_personal_models_are_measured_beside_the_shared_one(name, tmp_path):
     assert any(row["personal_train_loss"] != row["train_loss"] for row in rows)
     page = fedprox.load_run(tmp_path / "run")
     assert "personal_test_accuracy" in write_report_on([page], tmp_path / "r.html", "Report").read_text()
+
+
+def test_validation_samples_are_measured_with_the_models_of_their_devices():
+    used = set_aside(POPULATION, validation=0.3)
+    result = run("ditto", population=used, method={"personal_mu": 0.5}, devices={"per_round": 6})
+    right = [correct(result.personal[device], device, used, "validation") for device in range(6)]
+    last = result.history[-1]
+    assert last["personal_validation_accuracy"] == pytest.approx(sum(a for a, _ in right) / sum(b for _, b in right))
+    partly = run("fedavg", population=used, personal={"parameters": ["bias"]}, devices={"per_round": 6})
+    models = [{**partly.params, **partly.personal[device]} for device in range(6)]
+    right = [correct(model, device, used, "validation") for device, model in enumerate(models)]
+    last = partly.history[-1]
+    assert last["validation_accuracy"] == pytest.approx(sum(a for a, _ in right) / sum(b for _, b in right))
+    shared = [correct(partly.params, device, used, "validation")[0] for device in range(6)]
+    assert sum(shared) != sum(a for a, _ in right)
+
+
+def test_a_sweep_chooses_personal_mu_by_the_personal_models(tmp_path):
+    axes = {"method.personal_mu": [0.01, 100.0]}
+    settings = {**BASE, "rounds": 10, "method": {"name": "ditto"}, "data": {"devices": 6, "validation": 0.3}}
+    table = fedprox.sweep(settings, axes, out=tmp_path / "sweep", workers=1).table()
+    assert table[0]["validation_accuracy"] == table[1]["validation_accuracy"]
+    assert table[0]["personal_validation_accuracy"] > table[1]["personal_validation_accuracy"]
 
 
 @pytest.mark.parametrize("name", PERSONAL)

@@ -86,10 +86,10 @@ class ReportMeasurer:
         reports = self._reports if self._reported is params else {}
         return {device: reports[device].train_loss for device in devices.tolist() if device in reports}
 
-    def personal_accuracy(self, params: Tree, personal: Mapping[int, Tree]) -> float | None:
+    def personal_accuracies(self, params: Tree, personal: Mapping[int, Tree]) -> dict[str, float | None]:
         """Return the test accuracy of the devices' second models over the devices that report."""
         reports = self._ask(params, personal)
-        return _share([(one.test_samples, one.test_accuracy) for one in reports.values()])
+        return {"personal_test_accuracy": _share([(one.test_samples, one.test_accuracy) for one in reports.values()])}
 
     def per_device(
         self, params: Tree, own: Mapping[int, Tree] | None = None, personal: Mapping[int, Tree] | None = None

@@ -27,6 +27,9 @@ from fedprox.runs.seed_groups import group_runs
 
 __all__ = ["Axis", "Sweep", "axis", "grid", "run_grid", "sweep"]
 
+# What the final accuracy of an experiment is on: the first of these columns that it has.
+BEST_BY = ("personal_validation_accuracy", "validation_accuracy", "personal_test_accuracy", "test_accuracy")
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -48,7 +51,8 @@ class Sweep:
         """Return one row per experiment (means over its seeds), the best first.
 
         Best is the highest final accuracy on validation data, or without such data on test data, or without either the
-        lowest training loss; experiments of which a seed has diverged or exploded come last.
+        lowest training loss; of methods with personal models it is their accuracy. Experiments of which a seed has
+        diverged or exploded come last.
         """
         groups = group_runs(map(load_run, self.done))
         comparison = Comparison(
@@ -151,6 +155,6 @@ def run_grid(jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event
 
 def _worse_to_the_end(row: Mapping[str, Any]) -> tuple[bool, float, float]:
     loss = math.inf if row["train_loss"] is None else row["train_loss"]
-    accuracy = row.get("validation_accuracy", row["test_accuracy"])
+    accuracy = next((row[name] for name in BEST_BY if row.get(name) is not None), None)
     failed = loss == math.inf or row["diverged"] > 0 or row["exploded"] > 0
     return failed, 0.0 if accuracy is None else -accuracy, loss

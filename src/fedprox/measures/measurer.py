@@ -67,8 +67,8 @@ class Measuring(Protocol):
     ) -> dict[int, float]:
         """Return F_k at a model for some devices; one of which nothing is known is left out."""
 
-    def personal_accuracy(self, params: Tree, personal: Mapping[int, Tree]) -> float | None:
-        """Return the test accuracy of the devices' second models, and of w^t on devices that have none."""
+    def personal_accuracies(self, params: Tree, personal: Mapping[int, Tree]) -> dict[str, float | None]:
+        """Return columns with the accuracy of the devices' second models, and of w^t on devices that have none."""
 
     def per_device(
         self, params: Tree, own: Mapping[int, Tree] | None = None, personal: Mapping[int, Tree] | None = None
@@ -141,21 +141,24 @@ class Measurer:
             dissimilarity=b,
             gradient_variance_interval=variance_interval,
             dissimilarity_interval=b_interval,
-            own={**self._measure_aside(params), **(self._metrics.measure(params, own) if self._metrics else {})},
+            own={**self._measure_aside(params, own), **(self._metrics.measure(params, own) if self._metrics else {})},
         )
 
     @quiet
-    def personal_accuracy(self, params: Tree, personal: Mapping[int, Tree]) -> float | None:
-        """Return the test accuracy of the devices' second models, and of w^t on devices that have none."""
-        (test,) = take_passes((self._test,), params, self._workers, personal)
-        return self._accuracy(test)
+    def personal_accuracies(self, params: Tree, personal: Mapping[int, Tree]) -> dict[str, float | None]:
+        """Return the accuracy of the devices' second models on test and validation samples."""
+        passes = {"test": self._test, **{name: each for name, each in self._aside.items() if name == "validation"}}
+        found = take_passes(tuple(passes.values()), params, self._workers, personal)
+        return {f"personal_{name}_accuracy": self._accuracy(sums) for name, sums in zip(passes, found, strict=True)}
 
-    def _measure_aside(self, params: Tree) -> dict[str, float | None]:
-        """Return loss and accuracy on what training never sees: validation samples and held-out devices."""
+    def _measure_aside(self, params: Tree, own: Mapping[int, Tree] | None) -> dict[str, float | None]:
+        """Return loss and accuracy on what training never sees: validation samples and held-out devices.
+
+        Held-out devices are numbered apart, and have no models of their own.
+        """
         found: dict[str, float | None] = {}
-        for name, sums in zip(
-            self._aside, take_passes(tuple(self._aside.values()), params, self._workers), strict=True
-        ):
+        for name, each in self._aside.items():
+            (sums,) = take_passes((each,), params, self._workers, own if name == "validation" else None)
             loss = float(sums.loss.sum() / sums.samples.sum())
             found[f"{name}_loss"] = loss if math.isfinite(loss) else None
             found[f"{name}_accuracy"] = self._accuracy(sums) if math.isfinite(loss) else None

@@ -47,6 +47,7 @@ class MetricsRow(TypedDict):
     bytes: NotRequired[int]
     simulated_seconds: NotRequired[float]
     personal_test_accuracy: NotRequired[float | None]  # of the devices' second models
+    personal_validation_accuracy: NotRequired[float | None]
 
 
 class DevicesRow(TypedDict):

@@ -195,8 +195,8 @@ class _Run:
         measures = self.measurer.measure(self.state.params, self._own_models())
         if measures is None or not self.method.personal_models:
             return measures
-        accuracy = self.measurer.personal_accuracy(self.state.params, self._personal_models())
-        return replace(measures, own={**measures.own, "personal_test_accuracy": accuracy})
+        accuracies = self.measurer.personal_accuracies(self.state.params, self._personal_models())
+        return replace(measures, own={**measures.own, **accuracies})
 
     def _own_models(self) -> Mapping[int, Tree]:
         """Return the models of the devices that are measured with one of their own."""
