@@ -230,11 +230,12 @@ def _memory(name: str, method: str) -> str:
 def _cells(runs: list[dict[str, Any]], target: float | None = None) -> list[str]:
     if not runs:
         return ["not run", *[""] * (2 if target is None else 3)]
-    finite = [run["loss"] for run in runs if run["loss"] is not None]
-    loss = f"{statistics.fmean(finite):.3f}" if len(finite) == len(runs) else "not finite"
-    accuracies = [100 * run["accuracy"] for run in runs]
-    spread = f" ± {statistics.stdev(accuracies):.1f}" if len(runs) > 1 else ""
-    accuracy = f"{statistics.fmean(accuracies):.1f}{spread}"
+    loss = accuracy = "not finite"
+    if all(run["loss"] is not None for run in runs):
+        accuracies = [100 * run["accuracy"] for run in runs]
+        spread = f" ± {statistics.stdev(accuracies):.1f}" if len(runs) > 1 else ""
+        loss = f"{statistics.fmean(run['loss'] for run in runs):.3f}"
+        accuracy = f"{statistics.fmean(accuracies):.1f}{spread}"
     cells = [loss, accuracy, str(sum(run["diverged"] for run in runs))]
     return cells if target is None else [*cells, _rounds(runs, target)]
 
