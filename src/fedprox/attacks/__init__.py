@@ -1,4 +1,4 @@
-"""Attacks: devices of a simulation that send bad replies, so that the worth of a merge rule can be measured.
+"""Attacks: devices of a simulation that send bad replies, so that merge rules can be tested.
 
 Which devices attack is drawn once for a seed and the same for every method and merge rule.
 """

@@ -1,4 +1,4 @@
-"""Who attacks: floor(share N + 1/2) of the N devices, for a seed."""
+"""Which devices attack: floor(share N + 1/2) of the N devices, for a seed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def choose_attackers(config: Config, devices: int) -> NDArray[np.bool_]:
 
 
 def warn_of_bounds(config: Config, rule: MergeRule) -> None:
-    """Warn where more attackers are to be expected in a round than the merge rule withstands."""
+    """Warn if a round can be expected to have more attackers than the merge rule withstands."""
     listed = config.devices.per_round
     expected, bound = math.floor(config.attack.share * listed + 0.5), rule.survives(listed)
     if bound is not None and expected > bound:

@@ -16,7 +16,7 @@ __all__ = ["flip_labels", "with_flipped_labels"]
 
 
 def with_flipped_labels(config: Config, population: Population) -> Population:
-    """Return the population as the devices of a run have it."""
+    """Return the population that the devices of a run train on."""
     if not config.attack.share or config.attack.kind != "label_flip":
         return population
     return flip_labels(population, choose_attackers(config, population.devices))

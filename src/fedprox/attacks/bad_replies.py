@@ -11,8 +11,8 @@ entry, with equal weights), n replies and f attackers among them:
     ipm         w^t - strength (m - w^t)                    inner product manipulation (Xie et al., 2020); strength 0.5
     label_flip  the reply itself, from flipped labels       `bad_labels`
 
-What a method adds up besides (SCAFFOLD's variates) is treated alike, with zero in place of w^t. alie and ipm know the
-honest replies of their round; in a round without honest ones they send w^t.
+What a method sums besides (SCAFFOLD's variates) is treated in the same way, with zero in place of w^t. alie and ipm use
+the honest replies of their round; in a round without honest ones they send w^t.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def corrupt(
 
 
 def _send(send: Callable[..., Any], start: Tree, own: Tree, honest: Sequence[Tree]) -> Tree:
-    """Return what an attacker sends, leaf by leaf; an idle device stands for honest ones where there are none."""
+    """Return what an attacker sends, leaf by leaf; an idle device replaces honest ones if there are none."""
 
     def leaf(at: Any, mine: Any, *others: Any) -> Any:
         return np.asarray(send(at, mine, np.stack(others))).astype(np.asarray(mine).dtype)[()]
@@ -87,7 +87,7 @@ def _z_max(replies: int, attackers: int) -> float:
     >>> round(_z_max(50, 24), 3)
     1.426
     """
-    from scipy.special import ndtri  # comes with jax; scipy.stats would take a quarter of the library's start
+    from scipy.special import ndtri  # scipy.stats would take a quarter of the start-up time
 
     honest = replies - attackers
     share = (replies - (replies // 2 + 1)) / honest if honest else 0.5

@@ -1,4 +1,4 @@
-"""What it takes to build the devices' side of a run in another process: settings, and the objects that replace them."""
+"""How to build the devices' side of a run in another process: settings, and the objects that replace them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def device_side(
 class Blueprint:
     """A run's settings as plain values; where an object replaces what they name, that object.
 
-    `folders` is where modules that the settings name are looked for.
+    `folders` is the search path for modules that the settings name.
     """
 
     settings: dict[str, Any]
@@ -83,7 +83,7 @@ class Blueprint:
         roles = assign_roles(config, model, method)
         model, method = roles.of_model(model), roles.of_method(method)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the maker of the blueprint has been warned
+            warnings.simplefilter("ignore")  # the warning was given where the blueprint was made
             solver_for = choose_solver(config, self.solver, method)
         loaded = LoadedSamples.of(population.train, model)
         return device_side(config, population.train, loaded, model, method, solver_for, schedule=self.schedule)

@@ -1,6 +1,6 @@
 """Engines as configs name them.
 
-An engine's callable gets an `EngineSetup` first, with everything that a run has by then, and returns an `Engine`; its
+An engine's callable gets an `EngineSetup` first, with everything that the run has so far, and returns an `Engine`; its
 other parameters are keys of `[engine]`.
 """
 
@@ -35,10 +35,10 @@ class EngineSetup:
 
     Attributes:
       config: of the run.
-      blueprint: what it takes to build the devices' side in another process.
+      blueprint: how to build the devices' side in another process.
       population, train, model, method, solver_for: the parts of the run, with the training samples loaded.
       workers: the threads of this process.
-      until_the_end: closes at the end of the run what is registered with it.
+      until_the_end: closes what is registered with it at the end of the run.
     """
 
     config: Config

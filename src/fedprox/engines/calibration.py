@@ -1,8 +1,8 @@
-"""How many samples a second this machine trains: the number that a profile's speeds are multiples of.
+"""How many samples per second this machine trains: the unit of a profile's speeds.
 
 One device's subproblem is solved as in a run, with the config's model, method and solver, after everything is compiled.
 The device is the one of median size; its budget grows until a solve takes long enough to be timed, and the fastest of
-several solves counts, since whatever disturbs a measurement makes it slower.
+several solves counts, since any disturbance makes a measurement slower.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def calibrated(profile: Profile, speed: Speed) -> Profile:
 
 
 def _budget(side: DeviceSide, device: int, params: Tree, budget: int, seconds: float) -> int:
-    """Return a budget that takes at least so long, or all that the solver takes where it is content with less."""
+    """Return a budget that takes at least that long, or as much as the solver takes if it stops earlier."""
     _solve(side, device, params, budget)  # compiles
     before = -1
     while True:

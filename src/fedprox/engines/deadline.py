@@ -1,10 +1,9 @@
 """A real deadline: a device works until its budget or its time is spent, and returns the iterate it has (Section 5.2).
 
-The time acts where work is handed out. Every solver takes its steps from the `LocalProblem`: mini-batches, steps over
-all samples, or leave for one more gradient. A `TimedProblem` hands out the same ones in the same order, and none once
-the time is up. So the iterate is, bit for bit, one that a simulation with that many steps as its budget arrives at.
-
-Between two looks at the clock only as many steps are handed out as are expected to take a tenth of a second.
+The limit applies where work is handed out. Every solver takes its steps from the `LocalProblem`: mini-batches, steps
+over all samples, or permission for one more gradient. A `TimedProblem` hands out the same ones in the same order, and
+none once the time is up. So the iterate is, bit for bit, the result of a simulation with that many steps as its budget.
+Between two checks of the clock only as many steps are handed out as are expected to take a tenth of a second.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from fedprox.solvers import LocalProblem
 
 __all__ = ["Deadline", "TimedProblem"]
 
-_LOOK = 0.1  # seconds between two looks at the clock
+_LOOK = 0.1  # seconds between two checks of the clock
 
 
 class Deadline:
@@ -60,7 +59,7 @@ class Deadline:
         return self.passed
 
     def stop(self) -> None:
-        """Take note that the work is done, so that the last piece counts towards the pace."""
+        """Record that the work is done, so that the last piece counts towards the pace."""
         self._look()
 
     @property
@@ -111,6 +110,6 @@ class TimedProblem(LocalProblem):
 
 
 def _finish_what_runs() -> None:
-    """Wait for the programs under way: an accelerator runs them in order, and gives the answer to this one last."""
+    """Wait for running programs: an accelerator runs them in order, and finishes this one last."""
     if jax.default_backend() != "cpu":
         (jnp.zeros(()) + 0.0).block_until_ready()

@@ -60,7 +60,7 @@ class Broadcast(NamedTuple):
     params: Tree  # w^t
     sent: Tree  # what the method adds
     mu: float
-    wants_drift: bool = False  # whether devices are to say how far they went
+    wants_drift: bool = False  # whether devices report how far they moved
 
 
 class Work(NamedTuple):
@@ -74,10 +74,10 @@ class Work(NamedTuple):
 class DeviceReply(NamedTuple):
     """What comes back from a device."""
 
-    reply: Reply  # under privacy its update stands in place of its model
+    reply: Reply  # under privacy its update in place of its model
     steps: int
     drift2: float | None  # ||w_k - w^t||^2, where it was asked for
-    solved: tuple[LocalProblem, Tree]  # the subproblem and the solution w_k, to look closer at
+    solved: tuple[LocalProblem, Tree]  # the subproblem and the solution w_k, for further measures
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class DeviceSide:
 
     @quiet
     def solve(self, task: Task, broadcast: Broadcast, shared: Subproblem) -> DeviceReply:
-        """Work on the subproblem of a device; `shared` is what all devices of the round have in common of it."""
+        """Work on the subproblem of a device; `shared` is the part that all devices of the round have in common."""
         own = self.gradient(task.device, shared.anchor) if self.method.needs_gradients else None
         state = self.method.start_device(broadcast.params) if task.state is None else task.state
         solved: list[Work] = []
@@ -175,7 +175,7 @@ class DeviceSide:
         return Work(local, *self.solver_for(device).solve(local))
 
     def warm_up(self, params: Tree) -> None:
-        """Compile what a round needs by having one device take one step and forgetting it."""
+        """Compile what a round needs by letting one device take one step, which is discarded."""
         zeros = jax.tree.map(np.zeros_like, params)
         sent = self.method.send(self.method.start(params), zeros if self.method.needs_gradients else None)
         task = Task(device=0, budget=1, weight=1.0, mass=1.0)
@@ -225,9 +225,9 @@ def view_device(
     pose: Callable[[Posed, int], tuple[Tree, int]],
     **asked: Any,
 ) -> DeviceView:
-    """Return a device as its method sees it in a round; `pose` has it work on a subproblem, wherever it is.
+    """Return a device as its method sees it in a round; `pose` lets it work on a subproblem, wherever it is.
 
-    `asked` are further things that it can be asked for.
+    `asked` are further values that it can provide.
     """
     return DeviceView(
         received=broadcast.params,

@@ -1,7 +1,7 @@
-"""Groups of small devices: neighbours in the round's list that are solved for together (`small_devices`).
+"""Groups of small devices: neighbours in the round's list that are solved together (`small_devices`).
 
-A group comes from one aligned piece of the list, a whole subtree of the merge tree, so that its replies are added up as
-arrays. Where a large device stands between small ones, the group gives the sums of the subtrees without it.
+A group comes from one aligned piece of the list, a complete subtree of the merge tree, so that its replies are added up
+as arrays. Where a large device stands between small ones, the group gives the sums of the subtrees without it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedprox.engines.task_list import TaskList
 
 __all__ = ["Group", "find_groups", "group_level"]
 
-_FEWEST = 16  # devices that are worth a group: below it each is solved faster alone
+_FEWEST = 16  # the smallest group that pays: fewer devices are faster one by one
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Group:
     def _placed(self, lines: Tree, count: int) -> Tree:
         """Return `count` lines for the positions of the piece, zero for devices that are not in the group.
 
-        Beyond the last position they are -0, which changes no number that it is added to, not even the sign of a zero.
+        Beyond the last position they are -0: adding it changes no number, not even the sign of a zero.
         """
         length, own = len(self.adds), self.positions - self.begin
 

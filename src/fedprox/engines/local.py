@@ -59,7 +59,7 @@ class LocalEngine(Engine):
                 group.sums(self._small.solve(group.tasks, broadcast), self._small.lines)
 
     def solve(self, request: RoundRequest) -> RoundOutcome:
-        """Have every task's device work on its subproblem."""
+        """Let every task's device work on its subproblem."""
         tasks, broadcast = TaskList.of(request.tasks), request.broadcast
         shared = self._device.shared(broadcast)
         sums = ReplySums(len(tasks))
@@ -121,7 +121,7 @@ class LocalEngine(Engine):
 
     @quiet
     def solve_versions(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
-        """Have devices work that were given different models; small ones in as few calls as possible."""
+        """Let devices work that were given different models; small ones in as few calls as possible."""
         broadcasts = [request.broadcast for request in requests]
         every = [TaskList.of(request.tasks) for request in requests]
         can_mix = len(requests) > 1 and not any(each.gammas or not each.every_reply for each in requests)

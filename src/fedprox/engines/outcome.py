@@ -1,4 +1,4 @@
-"""What the loop asks of an engine for a round, and what every engine gives back."""
+"""What the loop passes to an engine for a round, and what every engine returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Engine", "RoundOutcome", "RoundRequest", "Shares"]
 
 
 class Shares(NamedTuple):
-    """Who is merged and with which weight, once it is known who replied; arrays in the order of the round's list."""
+    """Which replies are merged, with which weights, once all are in; arrays in the order of the round's list."""
 
     straggler: NDArray[np.bool_]
     kept: NDArray[np.bool_]
@@ -33,10 +33,10 @@ class RoundRequest:
     Attributes:
       tasks: in the order of the round's list; None is a device that is not asked for its result.
       broadcast: what all of them are sent.
-      settle: `settle(replied, cut_off)` gives the shares where some did not reply, or a deadline cut some off. The
-        weights of the tasks hold where all reply.
+      settle: `settle(replied, cut_off)` gives the shares if some did not reply, or were cut off by a deadline. The
+        weights of the tasks apply if all reply.
       gammas: whether to measure how exact each solution is (Definition 2).
-      every_reply: whether to give back each reply instead of their sums.
+      every_reply: whether to return each reply instead of their sums.
       merge: gives the model and the server's memory after a merge of replies, and changes nothing.
     """
 
@@ -64,12 +64,12 @@ class RoundOutcome:
     replies: list[Received | None] | None = None  # where every reply was asked for
     bytes: list[int] | None = None  # that crossed a network, where the engine counts them
     columns: Mapping[str, Any] = field(default_factory=dict)  # further fields of `devices.jsonl`
-    problems: Mapping[int, str] = field(default_factory=dict)  # device -> why it gave nothing that can be used
+    problems: Mapping[int, str] = field(default_factory=dict)  # device -> why its reply cannot be used
     shortfall: str | None = None  # why the round must be repeated, as a rule; None: it need not
 
     @classmethod
     def empty(cls, request: RoundRequest) -> RoundOutcome:
-        """Return the outcome of a round before the first reply; all who are asked will reply."""
+        """Return the outcome of a round before the first reply; all devices that are asked will reply."""
         count = len(request.tasks)
         return cls(
             averaged=None,
@@ -94,14 +94,14 @@ class Engine(ABC):
 
     @abstractmethod
     def compile(self, params: Tree) -> None:
-        """Make ready for the first round."""
+        """Prepare for the first round."""
 
     @abstractmethod
     def solve(self, request: RoundRequest) -> RoundOutcome:
-        """Have every task's device work on its subproblem."""
+        """Let every task's device work on its subproblem."""
 
     def solve_versions(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
-        """Have devices work that were given different models: what `solve` gives for each request."""
+        """Let devices work that were given different models: what `solve` returns for each request."""
         return [self.solve(request) for request in requests]
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Engine(ABC):
         return {}
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Take back what `values` returned; there may be other entries."""
+        """Restore what `values` returned; there may be other entries."""
         return
 
     def summary(self) -> dict[str, Any]:
@@ -125,5 +125,5 @@ class Engine(ABC):
         return {}
 
     def close(self) -> None:
-        """Let go of whatever the engine holds."""
+        """Release the engine's resources."""
         return

@@ -1,10 +1,10 @@
 """The devices' side of a round for many small devices at once, which were given one model or several versions of it.
 
 One call of a compiled program draws the mini-batches of all and takes their steps. Where devices send their model and
-nothing else the program adds them up, too; otherwise the method's hooks, which must be elementwise, are asked once.
+nothing else the program adds them up, too; otherwise the method's hooks, which must be elementwise, are called once.
 Every number is the one that `DeviceSide.solve` gives device by device. What does not fit this form is solved there: a
-device with many steps or samples, a method with a `work` of its own, a solver that is not a plain loop over
-mini-batches, a target for gamma, privacy.
+device with many steps or samples, a method with its own `work`, a solver that is not a plain loop over mini-batches, a
+target for gamma, privacy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["GroupReply", "GroupSums", "SmallDevices"]
 _MOST_STEPS = 256  # of a device: after that its steps take longer than a call
 _MOST_SAMPLES = 512  # of a device: to rank more would take long
 _MOST_LINES, _NUMBERS = 256, 1 << 20  # devices and parameters that come out of one call
-_AT_ONCE = 1 << 17  # samples in the mini-batches of one call, during which no signal is heard
+_AT_ONCE = 1 << 17  # samples in the mini-batches of one call, during which no signal is handled
 
 
 class GroupReply(NamedTuple):
@@ -82,13 +82,13 @@ class GroupSums(NamedTuple):
 
 
 class SmallDevices:
-    """Solves for groups of small devices, where the run allows it (`usable`).
+    """Solves groups of small devices, where the run allows it (`usable`).
 
     Attributes:
-      usable: whether the devices of the run can be solved for in groups.
+      usable: whether the devices of the run can be solved in groups.
       lines: the most devices in one call of the compiled program, a power of two.
-      turn: held by a thread while it works on a group in Python, which goes on while other threads run programs. Every
-        array operation hands Python's own lock back and forth; two threads that do so at once take longer than one.
+      turn: held by a thread while it works on a group in Python, while other threads run programs. Every array
+        operation releases and reacquires Python's lock; two threads that do so at once take longer than one.
     """
 
     def __init__(self, device: DeviceSide) -> None:
@@ -147,10 +147,10 @@ class SmallDevices:
         return program_of(self._device.model, self._solver, self._device.batch_size, _MOST_STEPS)
 
     def can_mix(self, broadcasts: Sequence[Broadcast]) -> bool:
-        """Return whether devices that were given different models can be solved for together.
+        """Return whether devices that were given different models can be solved together.
 
-        They remember nothing, and the solver is SGD: jaxlib 0.10.2 ends the process on some transforms of optax that
-        start from a model which is chosen in the loop.
+        They remember nothing, and the solver is SGD: jaxlib 0.10.2 aborts the process on some optax transforms that
+          start from a model chosen in the loop.
         """
         method = self._device.method
         if not self.usable or not self._solver.is_sgd or method.start_device(broadcasts[0].params) is not None:

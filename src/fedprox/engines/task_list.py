@@ -1,4 +1,4 @@
-"""The tasks of a round as columns: what an engine takes, whether it goes through them one by one or all at once."""
+"""The tasks of a round as columns: what an engine takes, whether it processes them one by one or all at once."""
 
 from __future__ import annotations
 

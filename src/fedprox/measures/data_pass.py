@@ -28,7 +28,7 @@ from fedprox.population.loaded_samples import LoadedSamples, to_backend
 __all__ = ["DataPass", "PerDevice", "take_passes"]
 
 _SAMPLE_GROUPS = 20  # of the devices of a sample, for its intervals
-_NUMBERS = 1 << 18  # that a small model reads while a call is made
+_NUMBERS = 1 << 18  # that a small model processes in the time of a call
 _ROWS = 64  # that take another model longer than a call
 
 
@@ -113,7 +113,7 @@ def take_passes(
 
 
 class _Found:
-    """What has been found of the groups of a pass."""
+    """The results so far of the groups of a pass."""
 
     def __init__(self, taken: DataPass, groups: list[slice]) -> None:
         self._pass = taken
@@ -154,7 +154,7 @@ class _Found:
 
 
 def _divided(taken: DataPass, own: Mapping[int, Tree]) -> list[slice]:
-    """Return the groups of a pass, divided so that a device with a model of its own is one by itself."""
+    """Return the groups of a pass, divided so that a device with its own model forms its own group."""
     parts = []
     for group in taken.groups:
         begin = group.start
@@ -180,7 +180,7 @@ def _groups(sizes: NDArray[np.int64], least: int) -> list[slice]:
 
 
 def _equal_groups(begin: int, end: int) -> list[slice]:
-    """Divide devices begin, ..., end - 1 into runs of as equal a length as can be."""
+    """Divide devices begin, ..., end - 1 into runs of nearly equal length."""
     count = end - begin
     groups = max(min(_SAMPLE_GROUPS, count), -(-count // GROUP))
     bounds = [begin + count * group // groups for group in range(groups + 1)] if groups else []

@@ -31,7 +31,7 @@ _MOST_NAMED = 20  # labels that have a tick each
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """What `examine` finds."""
+    """The result of `examine`."""
 
     statistics: Statistics
     train_samples: int

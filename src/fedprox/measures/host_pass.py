@@ -18,7 +18,7 @@ __all__ = ["Places", "walk_on_host"]
 
 
 class Places(NamedTuple):
-    """Where the rows of the measured devices are, and what their gradients count."""
+    """The rows of the measured devices, and the weights of their gradients."""
 
     begins: Any
     sizes: Any
@@ -51,7 +51,7 @@ def _without_gradients(
     host: HostModel, params: Tree, x: Any, y: Any, begins: Any, sizes: Any
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     losses, correct = np.zeros(len(sizes)), np.zeros(len(sizes), np.int64)
-    breaks = np.flatnonzero(begins[1:] != begins[:-1] + sizes[:-1]) + 1  # where the next device lies elsewhere
+    breaks = np.flatnonzero(begins[1:] != begins[:-1] + sizes[:-1]) + 1  # where the next device's rows do not follow
     with host.at(params) as model:
         for run in np.split(np.arange(len(sizes)), breaks):
             if not len(run):

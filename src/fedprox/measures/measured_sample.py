@@ -1,4 +1,4 @@
-"""Which devices are measured when not all are, and how much each of them stands for.
+"""Which devices are measured when not all are, and how many devices each of them represents.
 
 Every measure is a mean over devices with masses p_k, so devices are drawn with probability proportional to their
 size: with sizes that follow a power law, a uniform draw would miss the few devices that hold most of the samples. With
@@ -6,7 +6,7 @@ size: with sizes that follow a power law, a uniform draw would miss the few devi
     pi_k = min(1, c n_k),    sum_k pi_k = the number of devices measured,
 
 the devices with pi_k = 1 are measured for certain. The others are drawn by systematic sampling along a random order,
-never twice, and a device stands for 1 / pi_k devices (Horvitz and Thompson, 1952).
+never twice, and a device represents 1 / pi_k devices (Horvitz and Thompson, 1952).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MeasuredSample:
 
 
 def all_devices(count: int) -> MeasuredSample:
-    """Return all of `count` devices, each of which stands for itself."""
+    """Return all of `count` devices, each of which represents itself."""
     return MeasuredSample(np.arange(count), np.ones(count), count, 0.0)
 
 
@@ -61,7 +61,7 @@ def draw_measured(sizes: NDArray[np.int64], count: int, seed: int) -> MeasuredSa
 
 
 def _certain(sizes: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
-    """Return who has pi_k = 1; each one that is found leaves a larger share to the others."""
+    """Return which devices have pi_k = 1; each one found leaves a larger share to the others."""
     certain = np.zeros(len(sizes), bool)
     while True:
         left = count - int(certain.sum())

@@ -54,18 +54,18 @@ class Measures:
 
 
 class Measuring(Protocol):
-    """What measures models: over data that is here (`Measurer`), or from what real devices report."""
+    """Measures models: over local data (`Measurer`), or from the reports of real devices."""
 
     def compile(self, params: Tree) -> None:
-        """Make ready for the first model."""
+        """Prepare for the first model."""
 
     def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> Measures | None:
-        """Return the measures of a model, None where nothing can be said of it; some devices may have their own."""
+        """Return the measures of a model, None if it cannot be measured; some devices may have their own."""
 
     def losses_of(
         self, params: Tree, devices: NDArray[np.int64], own: Mapping[int, Tree] | None = None
     ) -> dict[int, float]:
-        """Return F_k at a model for some devices; one of which nothing is known is left out."""
+        """Return F_k at a model for some devices; a device without a known loss is left out."""
 
     def personal_accuracies(self, params: Tree, personal: Mapping[int, Tree]) -> dict[str, float | None]:
         """Return columns with the accuracy of the devices' second models, and of w^t on devices that have none."""
@@ -75,7 +75,7 @@ class Measuring(Protocol):
     ) -> list[dict[str, Any]]:
         """Return one record per measured device: samples, loss and accuracy on training and test data.
 
-        `personal` are second models of devices, whose loss and accuracy stand beside those.
+        `personal` are second models of devices, whose loss and accuracy are added.
         """
 
 
@@ -216,7 +216,7 @@ def _whole_pass(samples: Samples, model: Model) -> DataPass:
 
 
 def add_personal(rows: list[dict[str, Any]], personal: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return records per device with what their second models give beside it.
+    """Return records per device, extended by the results of their second models.
 
     >>> add_personal([{"device": 3, "test_samples": 2, "test_loss": 0.5}], [{"test_samples": 2, "test_loss": 0.25}])
     [{'device': 3, 'test_samples': 2, 'test_loss': 0.5, 'personal_test_loss': 0.25}]
@@ -254,13 +254,13 @@ def _plain_spread(train: PerDevice) -> tuple[float, float]:
     norm2_of_mean = squared_norm(train.gradient) / total**2
     product = inner_product(train.plain_gradient, train.gradient) / (devices * total)
     variance = max(mean_norm2 - 2 * product + norm2_of_mean, 0.0)
-    if mean_norm2 < norm2_of_mean:  # possible for a plain mean alone
+    if mean_norm2 < norm2_of_mean:  # possible only for a plain mean
         return variance, math.sqrt(mean_norm2 / norm2_of_mean)
     return variance, dissimilarity(mean_norm2, norm2_of_mean)
 
 
 def _intervals(totals: Totals, unseen: float) -> tuple[Interval | None, Interval | None]:
-    """Return the intervals of the gradient variance and of B; that of B is made for log B^2, whose errors are even."""
+    """Return the intervals of the gradient variance and of B, computed for log B^2, whose errors are symmetric."""
     variance = interval(totals, lambda mean_norm2, norm2_of_mean: mean_norm2 - norm2_of_mean, unseen)
     log_b2 = interval(totals, lambda mean_norm2, norm2_of_mean: np.log(mean_norm2 / norm2_of_mean), unseen)
     return (

@@ -1,11 +1,11 @@
-"""Metrics of your own: any function of labels and predictions, measured whenever the loss is.
+"""Custom metrics: any function of labels and predictions, measured whenever the loss is.
 
     def f1(labels, predictions): ...        # two arrays, one entry per example -> a number, or a dict of numbers
 
 Labels and predictions are those of all test examples, pooled over the devices (of the training examples where there is
-no test data); the examples of a device with a model of its own are predicted by that model. From a config,
-`measure.metrics = ["mine:f1"]`; from Python, `train(…, metrics={"f1": f1})`. The number stands in `metrics.jsonl` as
-`f1`; of a dict, the entry `macro` stands there as `f1_macro`.
+no test data); the examples of a device with its own model are predicted by that model. From a config,
+`measure.metrics = ["mine:f1"]`; from Python, `train(…, metrics={"f1": f1})`. The number is written to `metrics.jsonl`
+as `f1`; the entry `macro` of a dict as `f1_macro`.
 
 A real device computes a metric over its own examples; the values are averaged with weights n_k, or added up where the
 function has the attribute `adds_up = True`.
@@ -92,7 +92,7 @@ def build_metrics(config: MeasureConfig, given: Mapping[str, Metric] | None = No
 
 
 def _padded(rows: int) -> int:
-    """Return the power of two, at least 32, that a number of rows is filled up to.
+    """Return the power of two, at least 32, to which a number of rows is padded.
 
     >>> _padded(5), _padded(33)
     (32, 64)

@@ -2,8 +2,8 @@
 
 The gradient variance and B(w) are functions of totals over devices, sum_k n_k ||grad F_k||^2 and sum_k n_k grad F_k,
 so they are biased when the totals are estimated: the mean gradient of few devices is longer than that of all. The
-drawn devices (`measured_sample`), in their random order, form G groups of equal size. With theta of all groups
-and theta_g of all but group g, the others standing for it, the delete-a-group jackknife (Shao and Tu, 1995) gives
+drawn devices (`measured_sample`), in their random order, form G groups of equal size. With theta of all groups and
+theta_g of all but group g, reweighted, the delete-a-group jackknife (Shao and Tu, 1995) gives
 
     bias     = u (G - 1) (mean_g theta_g - theta)
     variance = u (G - 1) / G  sum_g (theta_g - mean_g theta_g)^2
@@ -76,7 +76,7 @@ def interval(
 ) -> Interval | None:
     """Return the interval for measure(E_k ||grad F_k||^2, ||grad f||^2) when the share `unseen` was not measured.
 
-    None where there are too few groups to tell, or a value is not finite.
+    None if there are too few groups, or a value is not finite.
 
     >>> alike = Totals(np.full(5, 10.0), np.full(5, 40.0), [np.array([20.0])] * 5)
     >>> interval(alike, lambda mean_norm2, norm2_of_mean: mean_norm2 - norm2_of_mean, unseen=0.5)

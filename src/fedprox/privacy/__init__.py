@@ -1,4 +1,4 @@
-"""Differential privacy of the devices: clipped updates, Gaussian noise, and an accountant of what it promises."""
+"""Differential privacy of the devices: clipped updates, Gaussian noise, and an accountant of the guarantee."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """What the released models cost in privacy: epsilon at delta.
 
-The promise: let one device's data be replaced by any other data. Then for every set A of sequences of models
+The guarantee: let one device's data be replaced by any other data. Then for every set A of sequences of models
 
     P(w^1, ..., w^T in A)  <=  e^epsilon P(w^1, ..., w^T in A with the other data) + delta
 
-The accountant covers what a round really does: K of N devices uniformly without replacement, each update clipped to S,
-Gaussian noise z S on the sum. Replacing a device replaces one clipped update by another, which moves the sum by up to
-2 S; so relative to the sensitivity the noise is z / 2. Its Renyi divergences (Wang, Balle and Kasiviswanathan,
+The accountant covers what a round actually does: K of N devices uniformly without replacement, each update clipped to
+S, Gaussian noise z S on the sum. Replacing a device replaces one clipped update by another, which moves the sum by up
+to 2 S; so relative to the sensitivity the noise is z / 2. Its Renyi divergences (Wang, Balle and Kasiviswanathan,
 "Subsampled Renyi Differential Privacy and Analytical Moments Accountant", 2019) come from Google's dp-accounting; they
-add up over rounds and become epsilon at the end. That a device is rarely chosen helps only against one who does
-not know who was chosen.
+add up over rounds and become epsilon at the end. That a device is rarely chosen helps only against an observer who does
+not know which devices were chosen.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Accountant", "build_accountant", "load_dp_accounting"]
 class Accountant:
     """The privacy loss of rounds with K = `per_round` of N = `devices` devices and noise z S on their sum.
 
-    A round counts as soon as its model has been seen; one that is run again with fresh noise counts again.
+    A round counts as soon as its model has been released; one that is repeated with fresh noise counts again.
 
     >>> spent = Accountant(devices=1000, per_round=10, noise_multiplier=2.0, delta=1e-5)
     >>> round(spent.epsilon(200), 2)
@@ -57,7 +57,7 @@ class Accountant:
         return float(epsilon)
 
     def record(self, rounds: int) -> dict[str, float | None]:
-        """Return epsilon after a number of rounds as it stands in `metrics.jsonl`: None where it is infinite."""
+        """Return epsilon after a number of rounds as written to `metrics.jsonl`: None if it is infinite."""
         epsilon = self.epsilon(rounds)
         return {"epsilon": epsilon if math.isfinite(epsilon) else None}
 
@@ -67,7 +67,7 @@ class Accountant:
 
 
 def build_accountant(config: Config, devices: int) -> Accountant | None:
-    """Return the accountant of a private run; None where the config asks for no privacy.
+    """Return the accountant of a private run; None for a config without privacy.
 
     >>> build_accountant(Config.from_dict({}), 30) is None
     True
@@ -90,7 +90,7 @@ def _one_round(devices: int, per_round: int, noise: float) -> tuple[NDArray[np.f
 
 
 def load_dp_accounting() -> ModuleType:
-    """Import dp-accounting, or say how to install it."""
+    """Import dp-accounting; if it is missing, the error says how to install it."""
     with needs_extra("privacy", "`privacy.noise_multiplier`"):
         import dp_accounting
     return dp_accounting

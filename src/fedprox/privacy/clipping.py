@@ -1,9 +1,9 @@
-"""A bound on what one device can do to a round: its update, cut to the L2 norm S over all parameters.
+"""A bound on the influence of one device: its update, clipped to the L2 norm S over all parameters.
 
     clip(d) = d min(1, S / ||d||),        d = w_k - w^t
 
-(McMahan et al., "Learning Differentially Private Recurrent Language Models", 2018: flat clipping.) The bound holds
-for every update, also one that is not a number: such an update counts as zero.
+(McMahan et al., "Learning Differentially Private Recurrent Language Models", 2018: flat clipping.) The bound holds for
+every update; one that is not finite counts as zero.
 """
 
 from __future__ import annotations
@@ -35,4 +35,4 @@ def clip(update: Tree, norm: float) -> Tree:
     if length <= norm:
         return update
     rounding = max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(update))
-    return scale(update, norm / length * (1 - 2 * rounding))  # never above the norm, however entries are rounded
+    return scale(update, norm / length * (1 - 2 * rounding))  # never above the norm, whatever the rounding

@@ -3,11 +3,11 @@
     w^{t+1} = w^t + (1/K) ( sum over S_t of clip(w_k - w^t) + noise ),        noise ~ N(0, (z S)^2 I)
 
 Every device chosen has the weight 1/K. A device that is dropped, fails or answers too late adds nothing, and K stays:
-if the divisor or the noise followed the number of answers, whether a device answers would show. So a round with no
-answer at all still adds its noise.
+if the divisor or the noise depended on the number of replies, it would reveal whether a device replies. So even a round
+without any reply adds its noise.
 
 With the noise on the clients each device adds N(0, (z S)^2 / K) to its own update; K such shares have the variance of
-the server's noise. The server makes up the shares of devices that did not answer.
+the server's noise. The server adds the shares of devices that did not reply.
 
 The two functions are pure: the source of the noise is an argument (`seeded_normals` for a simulation,
 `system_normals` where real devices take part).
@@ -37,7 +37,7 @@ class Mechanism:
 
     Attributes:
       clip: S.
-      noise_multiplier: z; 0: clipping alone, which promises nothing.
+      noise_multiplier: z; 0: clipping alone, which guarantees nothing.
       on_devices: whether each device adds its share of the noise, or the server all of it.
       per_round: K, the number of devices asked in every round.
     """
@@ -70,7 +70,7 @@ class Mechanism:
         return 1.001 * (self.clip + noise) + rounding
 
     def update(self, anchor: Tree, params: Tree, normals: Normals) -> Tree:
-        """Return what a device sends: its clipped update w_k - w^t, with its share of the noise where that is its part.
+        """Return what a device sends: its clipped update w_k - w^t, with its share of the noise if devices add it.
 
         >>> mechanism = Mechanism(clip=1.0, noise_multiplier=0.0, on_devices=True, per_round=4)
         >>> mechanism.update(np.zeros(2), np.array([0.3, 0.4]), lambda n: np.ones(n))
@@ -83,7 +83,7 @@ class Mechanism:
         return with_noise(clipped, self.share, normals) if self.on_devices and self.share > 0 else clipped
 
     def model(self, anchor: Tree, mean_update: Tree, replies: int, normals: Normals) -> Tree:
-        """Return w^t plus the private mean of the updates, in which the server adds all noise that is still missing.
+        """Return w^t plus the private mean of the updates, to which the server adds the missing noise.
 
         Args:
           anchor: w^t.
@@ -106,7 +106,7 @@ class Mechanism:
 
 
 def build_mechanism(config: Config) -> Mechanism | None:
-    """Return the mechanism that the config asks for, or None.
+    """Return the mechanism of the config, or None.
 
     >>> build_mechanism(Config.from_dict({})) is None
     True
@@ -118,7 +118,7 @@ def build_mechanism(config: Config) -> Mechanism | None:
 
 
 def equal_weights(per_round: int, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return 1/K for each device kept, and 0 for the others; the weight that is missing to 1 stays with w^t.
+    """Return 1/K for each device kept, and 0 for the others; the remaining weight stays with w^t.
 
     >>> equal_weights(4, np.array([True, True, False, True]))
     array([0.25, 0.25, 0.  , 0.25])

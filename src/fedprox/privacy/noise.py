@@ -2,12 +2,12 @@
 
 A simulation draws from a counter-based stream for (seed, purpose, round, device), as it draws everything else, so that
 a run can be repeated. Such noise gives no protection: a reader of the seed, which is in the run's config, can
-subtract it. Where real devices take part it must come from the operating system's randomness, which no one can
-repeat. So every function that adds noise is told its source: `seeded_normals` or `system_normals`.
+subtract it. Where real devices take part it must come from the operating system's randomness, which cannot be repeated.
+So every function that adds noise takes its source as an argument: `seeded_normals` or `system_normals`.
 
 Noise is added in double precision and the result rounded once to the model's own. The published attacks on noise in
-floating point read the last bits of a double; single precision cuts them off. That makes the attacks impractical, and
-is no proof.
+floating point read the last bits of a double; single precision cuts them off. That makes the attacks impractical; it is
+not a proof.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedprox.core.trees import Tree
 __all__ = ["Normals", "seeded_normals", "system_normals", "with_noise"]
 
 Normals = Callable[[int], NDArray[np.float64]]
-"""A source of noise: n -> n independent standard normal numbers, other ones at every call."""
+"""A source of noise: n -> n independent standard normal numbers, different at every call."""
 
 
 def seeded_normals(seed: int, purpose: Purpose, round: int, device: int = 0) -> Normals:

@@ -30,4 +30,4 @@ def check_private(config: PrivacyConfig, method: Method, mu: MuController, devic
             f"`privacy.delta` must be below 1 / {devices}, one over the number of devices, or giving away a device "
             f"at random would pass for private; got {config.delta!r}"
         )
-    load_dp_accounting()  # where it is missing, before the run leaves anything behind
+    load_dp_accounting()  # if it is missing, fail before the run writes anything

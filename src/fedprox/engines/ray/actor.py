@@ -1,7 +1,8 @@
 """What runs on a worker of the cluster: a long-lived process that holds the population and warm compiled programs.
 
 It solves for a chunk of a round at a time, as the local engine does with one worker, and sends back the sum over the
-chunk, which is a whole subtree of the merge tree. Nothing here calls Ray: an actor is an ordinary object, on one core.
+chunk, which is a complete subtree of the merge tree. Nothing here calls Ray: an actor is an ordinary object, on one
+core.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = ["ChunkAnswer", "DeviceActor", "versions"]
 
 
 class ChunkAnswer(NamedTuple):
-    """What the devices of a chunk gave; lists have one entry per position, None for a device not asked."""
+    """The results of the devices of a chunk; lists have one entry per position, None for a device not asked."""
 
     averaged: Tree  # the sum over the chunk's subtree of weight * reply
     summed: Tree
@@ -48,7 +49,7 @@ class DeviceActor:
     """Works for the devices of one run."""
 
     def __init__(self, search: Sequence[str] = ()) -> None:
-        """Search these folders too for the modules of a run's own parts, after those that are searched already."""
+        """Search these folders too for the modules of custom parts, after those that are searched already."""
         add_folders(search)
         os.environ["NPROC"] = "1"  # XLA's threads; read when JAX starts its backend, which it has not yet
         prepare()

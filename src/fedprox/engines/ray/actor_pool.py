@@ -1,9 +1,9 @@
-"""The actors of a run: who is free, who is at work, who was lost and who is on the way.
+"""The actors of a run: free, at work, lost or starting.
 
-Calls go one at a time to the next free actor, the most costly first. When an actor is lost, with its process or
-its whole node, its call goes to another one, and a new actor is asked for; it joins in when the cluster has room and it
-has compiled its programs. Everything random in a call is drawn for (seed, round, device), so that the answer of the
-second try is the answer that was lost.
+Calls go one at a time to the next free actor, the most costly first. When an actor is lost, with its process or its
+entire node, its call goes to another one, and a new actor is requested; it joins when the cluster has room and it has
+compiled its programs. Everything random in a call is drawn for (seed, round, device), so that the second try gives the
+same answer.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fedprox.engines.ray.cluster import Cluster
 
 __all__ = ["Call", "Done", "Pool", "reason"]
 
-_TRIES = 4  # how often a call may lose its actor before the call itself is thought to be the reason
+_TRIES = 4  # how often a call may lose its actor before the call itself is assumed to be the cause
 _PATIENCE = 120.0  # seconds to wait for an actor when there is none left
-_TICK = 5.0  # seconds between two looks at the whole
+_TICK = 5.0  # seconds between two checks of all actors
 
 
 @dataclass(frozen=True)
 class Call:
     """Something to be done by one actor.
 
-    `arguments()` are asked for anew at every try; `repair()` is called before the next one, since what they point to
-    may be lost as well. The actor `home` is preferred if it is free.
+    `arguments()` is called again at every try; `repair()` is called before the next one, since what the arguments refer
+    to may be lost as well. The actor `home` is preferred if it is free.
     """
 
     method: str
@@ -80,14 +80,14 @@ class Pool:
             self._ask_for_one()
 
     def wait_until_ready(self) -> None:
-        """Wait for the actors that are on the way; in a cluster that is busy otherwise, not for all of them."""
+        """Wait for the actors that are starting; in a busy cluster, not for all of them."""
         deadline = time.monotonic() + _PATIENCE
         while self._starting and time.monotonic() < deadline:
             self._see_who_is_ready(self._wait(list(self._starting)))
         self._need_somebody()
 
     def run(self, calls: Sequence[Call]) -> Iterator[Done]:
-        """Yield what comes of the calls, as they are done."""
+        """Yield the outcomes of the calls as they complete."""
         waiting = sorted(range(len(calls)), key=lambda position: -calls[position].cost)
         running: dict[Any, tuple[int, _Actor, list[Any]]] = {}
         done: list[Done] = []
@@ -123,7 +123,7 @@ class Pool:
                 running[references[0]] = (position, actor, references)
 
     def anywhere(self, call: Call) -> list[Any]:
-        """Have a call done out of turn, behind whatever the actor is at; return the references to its answers."""
+        """Run a call out of turn, after the actor's current work; return the references to its answers."""
         for _ in range(_TRIES):
             self._need_somebody()
             actor = next(iter(self._ready.values()))
@@ -168,11 +168,11 @@ class Pool:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
-        """Say in a sentence that this process has lost its own node, which Ray tells as an error of a socket."""
+        """Report in a sentence that this process has lost its own node, for which Ray raises a socket error."""
         try:
             yield
         except OSError as error:
-            time.sleep(1.0)  # where all of a machine goes down, the head may be the last
+            time.sleep(1.0)  # if an entire machine goes down, the head may be the last
             self._cluster.look_after()  # has its own sentence where the head is lost too
             self._cluster.is_lost = True
             raise RunError(
@@ -189,13 +189,13 @@ class Pool:
                     self._check(answer)
                     self._ready[actor.number] = actor
                     continue
-                failed = actor.failed + 1  # in its place alone: a node that goes down takes many with it at once
+                failed = actor.failed + 1  # counted per place: a node that goes down takes many with it at once
                 if failed == _TRIES:
                     raise RunError(f"{_TRIES} workers of the Ray cluster in a row could not start: {lost}")
                 self._replace(actor, failed)
 
     def _fetch(self, reference: Any, actor: _Actor) -> tuple[Any, str | None]:
-        """Return an answer, or why it was lost; what went wrong in the work itself is raised."""
+        """Return an answer, or why it was lost; errors in the work itself are raised."""
         errors = self._ray.exceptions
         try:
             with self._connected():
@@ -235,13 +235,13 @@ class Pool:
 
 
 def reason(error: BaseException) -> str:
-    """Return what Ray says, without the trace of where it said so."""
+    """Return Ray's message without its traceback."""
     first, *more = str(error).strip().splitlines() or [type(error).__name__]
     return f"{first} {more[-1].strip()}" if more and "Error" in more[-1] else first
 
 
 def _next(waiting: list[int], calls: Sequence[Call], actor: int) -> int:
-    """Take the most costly call that may be anywhere or is at home with the actor; if there is none, any."""
+    """Take the most costly call without a home or with this actor as its home; if there is none, any."""
     for index, position in enumerate(waiting):
         if calls[position].home in (None, actor):
             return waiting.pop(index)

@@ -1,9 +1,9 @@
-"""Chunks of a round: aligned pieces of its list, each a whole subtree of the merge tree.
+"""Chunks of a round: aligned pieces of its list, each a complete subtree of the merge tree.
 
 A chunk of level L holds positions i 2^L to (i + 1) 2^L - 1, so that its sum is the node i of level L of the binary tree
-along which `TreeSum` adds up. There are several chunks for each worker: the one who gets a chunk first is
-the one who is free, so that a slow worker holds back only the chunk it is at. The chunk with most work goes first.
-Where the devices have little to do, chunks are fewer: each costs a call and a model's way back.
+along which `TreeSum` adds up. There are several chunks for each worker: the next chunk goes to the worker that is free,
+so that a slow worker delays only its current chunk. The chunk with the most work goes first. If the devices have little
+to do, there are fewer chunks: each costs a call and the transfer of a model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedprox.engines.device_side import Task
 __all__ = ["Chunk", "chunk_level", "chunks"]
 
 _FEWEST, _MOST = 2, 4  # chunks, at least, for each worker, where the round has enough devices
-_CALL, _BYTE = 0.02, 1e-8  # seconds: a chunk should have more work than a few calls take, and a model's way back
+_CALL, _BYTE = 0.02, 1e-8  # seconds: a chunk should have more work than a few calls and the transfer of a model take
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Chunk:
 
     @property
     def asked(self) -> list[tuple[int, Task]]:
-        """Position and task of those who are asked."""
+        """Position and task of the devices that are asked."""
         return [(position, task) for position, task in enumerate(self.tasks, self.span.start) if task is not None]
 
     @property

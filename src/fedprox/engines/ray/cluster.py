@@ -1,9 +1,9 @@
-"""The cluster: joined where an address is given, else started on this machine for the run and stopped after it.
+"""The cluster: joined if an address is given, otherwise started on this machine for the run and stopped after it.
 
-A cluster of our own listens on the loopback address alone, asks every client for a token that lies in a private folder,
-and has neither dashboard nor usage statistics. Its processes end with this one, however it ends: Ray has the system
-kill them (Linux) or has a process watch over them. After a `kill -9` of this one, two small helpers of Ray's need a
-minute to see it.
+A cluster that is started here listens on the loopback address only, requires a token from a private folder of every
+client, and has neither dashboard nor usage statistics. Its processes end with this one, however it ends: on Linux the
+system kills them, elsewhere a process of Ray watches over them. After a `kill -9` of this one, two small helper
+processes of Ray need a minute to exit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_LOG_TO_DRIVER_EVENT_LEVEL": "FATAL",
-    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of a call that failed, the first answer tells all
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of a failed call, the first answer is enough
 }
 _KEEP_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray replaces 127.0.0.1 by the machine's address
 
@@ -49,7 +49,7 @@ class Cluster:
     """A Ray cluster that this process is part of, until `close`.
 
     Args:
-      address: host:port of its head, "auto" for the one on this machine, or "" for `RAY_ADDRESS` or one of our own.
+      address: host:port of its head, "auto" for the one on this machine, or "" for `RAY_ADDRESS` or a new one.
       workers: how many actors it must have room for; 0 asks for as many as it has CPUs.
     """
 
@@ -114,7 +114,7 @@ class Cluster:
         ):
             warnings.simplefilter("ignore")
             _read_environment_again()
-            self._joined = True  # also what is half started is stopped
+            self._joined = True  # a half-started cluster is stopped too
             try:
                 self.ray.init(logging_level="ERROR", log_to_driver=False, **arguments)
             except Exception as error:  # whatever Ray raises, down to OSError, is the answer
@@ -132,9 +132,9 @@ class Cluster:
         return workers or room
 
     def look_after(self) -> None:
-        """Make sure that the head answers, or raise; nothing of Ray that asks the head may be called while it does not.
+        """Check that the head answers, or raise; no function of Ray that contacts it may be called while it does not.
 
-        Ray itself would wait for it for a minute, and then end this process.
+        Ray itself would wait for a minute, and then end this process.
         """
         deadline = time.monotonic() + _GRACE
         while not _answers(self._head):
@@ -147,7 +147,7 @@ class Cluster:
             time.sleep(0.5)
 
     def close(self) -> None:
-        """Leave the cluster; stop it if it is our own."""
+        """Leave the cluster; stop it if it was started here."""
         try:
             if self._joined:
                 with _own_signals():
@@ -187,7 +187,7 @@ def _import_ray() -> Any:
 
 
 def _private_folder() -> tuple[Path, IO[bytes]]:
-    """Make a folder that only we may enter, with a lock that ends with this process; remove those of dead processes."""
+    """Make a private folder, with a lock that ends with this process; remove those of dead processes."""
     base = Path(tempfile.gettempdir())
     if len(str(base)) > _SHORT:
         base = Path("/tmp")  # noqa: S108 - the folder made in it is private
@@ -203,7 +203,7 @@ def _private_folder() -> tuple[Path, IO[bytes]]:
 
 
 def _read_environment_again() -> None:
-    """Have Ray see what it reads when it is imported, which may have been long ago."""
+    """Update the values that Ray reads from the environment at import, which may have been long ago."""
     core: Any = importlib.import_module("ray._raylet")
     constants: Any = importlib.import_module("ray._private.ray_constants")
     core.Config.initialize("")
@@ -232,7 +232,7 @@ def _checked(address: str) -> str:
 
 
 def _check_same(address: str, connected: str) -> None:
-    """Refuse the address of another cluster than the one that this process is connected to: it can be in one alone."""
+    """Refuse the address of another cluster than the one that this process is connected to: it can be in only one."""
     host, _, port = address.rpartition(":")
     there, _, at = connected.rpartition(":")
     if address in ("", "auto", "local") or (port == at and _numbers(host) & _numbers(there)):
@@ -244,7 +244,7 @@ def _check_same(address: str, connected: str) -> None:
 
 
 def _numbers(host: str) -> set[str]:
-    """Return the addresses that a name stands for."""
+    """Return the addresses of a host name."""
     if host in _LOOPBACK:
         return {"127.0.0.1"}
     try:

@@ -2,9 +2,9 @@
 
 A control variate or a dual is as large as the model, so it does not travel to the driver and back in every round. It
 stays in the object store of the node whose actor made it; the driver holds a reference. It outlives that actor, but not
-that node. So the driver also knows how it came about: the state before, the task and what was broadcast, back to the
-last checkpoint, when it took a copy. A state that is lost is made again along this way, with the same draws and hence
-the same bits. A checkpoint cuts the way short.
+that node. So the driver also keeps its origin: the previous state, the task and the broadcast, back to the last
+checkpoint, when it took a copy. A lost state is computed again from its origin, with the same draws and hence the same
+bits. A checkpoint makes earlier origins unnecessary.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRIES = 4  # how often a state may be lost again between its repair and its cop
 
 @dataclass(frozen=True)
 class Origin:
-    """How a state came about."""
+    """The origin of a state."""
 
     before: RemoteState | None  # None: the device had not worked yet
     task: Task  # without its state
@@ -37,7 +37,7 @@ class Origin:
 
 @dataclass
 class RemoteState:
-    """The state of one device: where it is, and a copy or an origin to have it again."""
+    """The state of one device: where it is, and a copy or an origin to restore it from."""
 
     reference: Any
     home: int | None  # the actor that made it
@@ -46,7 +46,7 @@ class RemoteState:
 
 
 class States:
-    """Fetches states, and makes them again.
+    """Fetches states, and restores lost ones.
 
     Args:
       solve: `solve(task, broadcast, state) -> reference`, the state of a device after a task.
@@ -67,7 +67,7 @@ class States:
         return {device: self._copy(state) for device, state in states.items()}
 
     def repair(self, state: RemoteState | None) -> None:
-        """Make a state again if it is lost, and those that it came from."""
+        """Restore a state if it is lost, and those that it came from."""
         lost: list[RemoteState] = []
         while state is not None and self._is_lost(state):
             lost.append(state)

@@ -1,8 +1,8 @@
 """The Ray engine: local problems are solved by actors of a Ray cluster.
 
-Per round the model goes to the object store once, chunks of devices go to free actors, and sums of whole subtrees
-of the merge tree come back. So the trajectory is, bit for bit, that of the local engine, whatever the number of actors
-and whichever actor is lost on the way, as long as all nodes have the same kind of processor.
+Per round the model goes to the object store once, chunks of devices go to free actors, and sums of complete subtrees of
+the merge tree come back. So the trajectory is, bit for bit, that of the local engine, whatever the number of actors and
+whichever actor is lost, as long as all nodes have the same kind of processor.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RayEngine(Engine):
         self._pool.wait_until_ready()
 
     def solve(self, request: RoundRequest) -> RoundOutcome:
-        """Have every task's device work on its subproblem."""
+        """Let every task's device work on its subproblem."""
         tasks, broadcast = request.tasks, request.broadcast
         sent = self._ray.put(broadcast)
         work = sum(task.budget for task in tasks if task is not None)
@@ -126,7 +126,7 @@ class RayEngine(Engine):
         return self._states.secure(states)
 
     def close(self) -> None:
-        """End the actors; the cluster belongs to its opener."""
+        """End the actors; the cluster is closed by the code that opened it."""
         if self._pool is not None:
             self._pool.close()
 
@@ -151,7 +151,7 @@ class RayEngine(Engine):
         return Call("solve", arguments, part.work, 1 + len(before) * self._stateful, home, repair)
 
     def _state_after(self, task: Task, sent: Any, before: RemoteState | None) -> Any:
-        """Have a device do an earlier task again, and return the reference to what it then remembers."""
+        """Repeat an earlier task of a device, and return the reference to what it then remembers."""
         call = self._solve_call(Chunk(0, 0, (task,)), [before], sent, gammas=False, every_reply=False)
         return self._actors.anywhere(call)[1]
 
