@@ -26,7 +26,7 @@ __all__ = [
 
 Figure = dict[str, Any]
 
-# Okabe and Ito's colours, told apart by colour-blind readers, without the two that vanish on white or black.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, without the two that vanish on white or black.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _MOST_POINTS = 1500  # per curve; more cannot be seen
@@ -96,7 +96,7 @@ def time_figure(groups: Sequence[Group]) -> Figure:
 
 
 def fairness_figure(groups: Sequence[Group]) -> Figure | None:
-    """Return the accuracy of devices in rising order: the left end is the devices that are served worst."""
+    """Return the accuracy of devices in rising order: the left end shows the devices with the lowest."""
     traces = []
     for index, group in enumerate(groups):
         accuracies = _device_accuracies(group)
@@ -180,7 +180,7 @@ def _curve(
 
 
 def style(index: int, label: str) -> Figure:
-    """Return what tells the curve of one group from another: name, colour and dashes."""
+    """Return what distinguishes the curves of groups: name, colour and dashes."""
     name = html.escape(label)  # Plotly reads names as simple HTML
     dash = _DASHES[index % len(_DASHES)]  # so that curves also differ without colours
     return {
@@ -196,7 +196,7 @@ def _figure(name: str, title: str, traces: list[Figure], x: str, unit: str) -> F
     layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {}}
     if x == "round":
         last = max((trace["x"][-1] for trace in traces if trace.get("x") and "fill" not in trace), default=0)
-        layout["xaxis"] |= {"tickformat": "d"} | ({"dtick": 1} if last <= 10 else {})  # whole rounds only
+        layout["xaxis"] |= {"tickformat": "d"} | ({"dtick": 1} if last <= 10 else {})  # integer rounds only
     if unit == "accuracy":
         layout["yaxis"] |= {"tickformat": ".0%", "autorangeoptions": {"clipmax": 1}}
     if unit == "s":

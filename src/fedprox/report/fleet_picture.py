@@ -1,4 +1,4 @@
-"""What a fleet is like: the speeds and networks of its devices, and who is there over two days.
+"""A fleet as a figure: the speeds and networks of its devices, and their availability over two days.
 
 A sample of the devices stands for all, so that a fleet of a million costs as much as one of a thousand.
 """
@@ -21,7 +21,7 @@ __all__ = ["FleetView", "examine_fleet", "plot_fleet"]
 Numbers = NDArray[np.float64]
 
 _STEP, _HOURS = 0.5, 48.0  # hours
-_SHOWN = 80  # devices in the picture of comings and goings
+_SHOWN = 80  # devices in the figure of availability over time
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")  # Okabe and Ito
 
 
@@ -61,7 +61,7 @@ class FleetView:
 
 
 def examine_fleet(source: Source, devices: int) -> FleetView:
-    """Look at the first devices of a fleet, over two days."""
+    """Sample the first devices of a fleet, over two days."""
     numbers, hours = np.arange(devices), np.arange(0.0, _HOURS, _STEP)
     at = source.at(numbers, 1)
     there = np.array([source.seconds_left(numbers, hour * 3600) > 0 for hour in hours])
@@ -69,7 +69,7 @@ def examine_fleet(source: Source, devices: int) -> FleetView:
 
 
 def plot_fleet(view: FleetView, title: str) -> Figure:
-    """Plot speeds, networks, the share of devices that is there, and the comings and goings of some devices."""
+    """Plot speeds, networks, the share of available devices, and the availability of some devices over time."""
     figure = Figure(figsize=(10, 7), layout="constrained")
     (speeds, networks), (shares, single) = figure.subplots(2, 2)
     kinds = np.array(view.kind)

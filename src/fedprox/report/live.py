@@ -1,7 +1,8 @@
-"""The report's curves in a browser while runs are under way: `fedprox watch RUN --serve`.
+"""The report's curves in a browser while runs are in progress: `fedprox watch RUN --serve`.
 
 The server listens on the loopback interface alone, and answers only under an address that holds a random token, so
-that other users and pages in the browser cannot read it. It is Python's own; nothing is loaded from elsewhere.
+that other users and pages in the browser cannot read it. It uses Python's standard library; nothing is loaded from
+elsewhere.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _handler(server: LiveServer) -> type[BaseHTTPRequestHandler]:
             """Print nothing."""
 
         def _is_ours(self) -> bool:
-            """Return whether the address has the token, and the browser was not led here under another name."""
+            """Return whether the address has the token, and the request was made under the server's own name."""
             wanted = (f"/{server.token}/", f"/{server.token}/data")
             known = any(secrets.compare_digest(self.path.encode(), path.encode()) for path in wanted)
             hosts = (f"127.0.0.1:{server.port}", f"localhost:{server.port}")

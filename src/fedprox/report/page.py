@@ -1,7 +1,7 @@
 """The report as one HTML page that needs nothing else: no network, no other file.
 
-Plotly's script comes from the installed package. It is packed (a quarter of its size) and unpacked by the browser; the
-page forbids itself every request, except a live one to its own server.
+Plotly's script comes from the installed package. It is compressed (to a quarter of its size) and decompressed by the
+browser; the page's policy forbids every request, except those of a live page to its own server.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["card", "grid", "page", "table"]
 
 
 def page(title: str, sections: Sequence[str], data: Mapping[str, Any], *, live: bool = False) -> str:
-    """Return the whole page: `sections` are HTML, `data` is what page.js plots.
+    """Return the complete page: `sections` are HTML, `data` is what page.js plots.
 
-    A `live` page may ask the server it came from for newer data; any other page may ask no one.
+    A `live` page may request newer data from its own server; any other page may make no request.
     """
     resources = files("fedprox.report")
     return Template(resources.joinpath("page.html").read_text("utf-8")).substitute(

@@ -1,6 +1,6 @@
-"""Who took part and how much each did: a picture of rounds and devices, one point for each device of a round.
+"""Participation: a figure of rounds and devices, one point for each device of a round.
 
-Only devices that were chosen are drawn, so that the picture costs rounds x K points, however large the population.
+Only devices that were chosen are shown, so that the figure takes rounds x K points, however large the population.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def suite_curves(
 
 
 class Picture(Figure):
-    """A figure that a notebook shows by itself."""
+    """A figure that a notebook displays."""
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()
@@ -99,7 +99,7 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
 
 
 def save_picture(figure: Figure, folder: Path, name: str = "comparison") -> Path:
-    """Write a picture as PNG, to look at, and as PDF, to print; return the PNG."""
+    """Write a figure as PNG, for the screen, and as PDF, for print; return the PNG."""
     save(figure, folder / f"{name}.pdf")
     return save(figure, folder / f"{name}.png")
 

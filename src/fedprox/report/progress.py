@@ -1,4 +1,4 @@
-"""Progress where a person watches: bars on a terminal, a bar in a notebook, nothing in a pipe or a log file."""
+"""Progress bars on a terminal or in a notebook; nothing in a pipe or a log file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Bars(Protocol):
 
 
 def open_bars() -> Bars:
-    """Return the bars that fit where the program runs."""
+    """Return the progress bars for the current environment."""
     if in_notebook():
         return NotebookBars()
     from rich.console import Console

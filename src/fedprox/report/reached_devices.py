@@ -1,6 +1,6 @@
-"""Whom a run on the clock reached: how often each device was asked, took part and was cut off, against its share p_k.
+"""Which devices a run reached: how often each was asked, took part and was cut off, against its share p_k.
 
-Devices that are away are not asked, and slow ones do not finish, so the model leans towards the others. Two measures of
+Unavailable devices are not asked, and slow ones do not finish, so the model leans towards the others. Two measures of
 that lean, each a total-variation distance, 1/2 sum_k |share of k - target of k|: between how often devices were asked
 and what the sampling scheme aims at (1/N, or p_k), and the same for those whose work was merged. Chance alone gives a
 distance too. With X the number of times that an unbiased scheme draws a device, a binomial number with mean n q,
@@ -48,7 +48,7 @@ class DeviceAccuracy:
 
 @dataclass(frozen=True)
 class Reach:
-    """What became of the devices of a run; arrays over those that were asked."""
+    """The participation of the devices of a run; arrays over those that were asked."""
 
     devices: int  # N
     device: NDArray[np.int64]
@@ -81,7 +81,7 @@ class Reach:
         return self.devices - int(some.sum()), max(1 - float(self.mass[some].sum()), 0.0)
 
     def classes(self) -> list[dict[str, Any]]:
-        """Return one row per class, the fastest first: what became of its devices, their weight and their p_k."""
+        """Return one row per class, the fastest first: the participation of its devices, their weight and their p_k."""
         kinds = np.array(self.kind)
         rows = []
         for kind in sorted(set(self.kind), key=lambda name: (-self._median(kinds == name), name)):
@@ -106,7 +106,7 @@ class Reach:
 
 
 def leaves_some_out(run: SavedRun) -> bool:
-    """Return whether a run was on the clock or chose devices by what is known of them, and has ended.
+    """Return whether a run was on the clock or chose devices by what is known about them, and has ended.
 
     The size of its population is then on record.
     """
@@ -116,7 +116,7 @@ def leaves_some_out(run: SavedRun) -> bool:
 
 
 def count_reached(run: SavedRun) -> Reach:
-    """Count what became of the devices of a run that has ended."""
+    """Count the participation of the devices of a run that has ended."""
     summary = run.summary or {}
     seen: dict[int, _Seen] = {}
     for row in run.devices:
@@ -194,7 +194,7 @@ def _count(row: Mapping[str, Any], seen: dict[int, _Seen]) -> None:
 
 
 def _lean(counts: Numbers, mass: Numbers, devices: int, run: SavedRun) -> Lean | None:
-    """Return the distance of the devices' counts from the scheme's target; None for a sampler of a user's own."""
+    """Return the distance of the devices' counts from the scheme's target; None for a custom sampler."""
     if "sampler" in run.replaced or not is_plain(run.config.devices.sampling):
         return None
     total, others = counts.sum(), devices - len(counts)

@@ -1,4 +1,4 @@
-"""The report's section on whom a run reached: sentences, a table of classes, a picture of devices, the worst cases."""
+"""The report's section on the devices that a run reached: sentences, a table, a figure, the worst cases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reached(groups: Sequence[Group]) -> list[Reached]:
 
 
 def reach_sentences(reach: Reach) -> list[str]:
-    """Say in words whom a run did not reach, and how far it leans."""
+    """Return sentences on the devices that a run did not reach, and how far it leans."""
     sentences = []
     for counts, words in ((reach.asked, "asked"), (reach.merged, "part of the model")):
         never, mass = reach.never(counts)

@@ -1,4 +1,4 @@
-"""Time to a target accuracy: what each group of runs needs until it has a test accuracy that all of them reach."""
+"""Time to a target accuracy: what each group of runs needs to reach a test accuracy that all of them reach."""
 
 from __future__ import annotations
 

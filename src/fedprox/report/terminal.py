@@ -1,6 +1,5 @@
-"""What a person sees in the terminal: progress while it runs, a table at the end.
-
-Progress is drawn only on a terminal; elsewhere, in a pipe or a log file, nothing moves.
+"""Output in the terminal: progress during a run, a table at the end. Progress is shown only on a terminal, not in a
+pipe or a log file.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["RunBars", "along_table", "comparison_table"]
 class RunBars:
     """Progress bars, one per run: round, loss, accuracy and time left.
 
-    With `keep` false a bar goes when its run is done, so that hundreds of runs fit on a screen.
+    With `keep` false a bar disappears when its run is done, so that hundreds of runs fit on a screen.
     """
 
     def __init__(self, console: Console, *, keep: bool = True) -> None:
@@ -56,7 +55,7 @@ class RunBars:
 
 
 def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the rows of a comparison as a table, with a column for each metric of a user's own."""
+    """Return the rows of a comparison as a table, with a column for each custom metric."""
     own = list(dict.fromkeys(name for row in rows for name in own_values(row)))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method")
@@ -76,7 +75,7 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _outcome(row: Mapping[str, Any]) -> str:
-    """Say how many runs diverged; one that exploded without meeting the paper's rule is named as that."""
+    """Return how many runs diverged, or exploded without meeting the paper's rule for divergence."""
     if row["diverged"]:
         return f"{row['diverged']} of {row['seeds']}"
     return f"exploded, {row['exploded']} of {row['seeds']}" if row.get("exploded") else "no"

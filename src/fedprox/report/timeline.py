@@ -1,7 +1,7 @@
-"""The time line of a run on the simulated clock: who worked when, on which version of the model.
+"""The time line of a run on the simulated clock: which device worked when, on which version of the model.
 
-A bar is a device at work, from the moment it was asked until its reply arrived or was given up. Its end is coloured by
-the version that it was given. Of long runs the beginning is drawn.
+A bar is a device at work, from the moment it was asked until its reply arrived or the server stopped waiting. Its end
+is coloured by the version that it was given. Of long runs the beginning is drawn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedprox.runs.seed_groups import Group
 
 __all__ = ["timeline_figures"]
 
-_MOST_BARS, _MOST_RUNS = 400, 6  # more cannot be told apart
+_MOST_BARS, _MOST_RUNS = 400, 6  # more cannot be distinguished
 _MERGED, _LOST = "#7F7F7F", "#D55E00"
 
 

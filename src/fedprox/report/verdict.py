@@ -14,9 +14,8 @@ _OPEN = ("stopped", "interrupted")  # runs that ended before they were done
 
 
 def verdict(groups: Sequence[Group]) -> list[str]:
-    """Return sentences: who ended best and by how much, who diverged and when, what is open, what is private.
-
-    A group of which a seed has diverged or exploded is never best.
+    """Return sentences: which group ended best and by how much, which diverged and when, which are unfinished or
+    private. A group in which a seed has diverged or exploded is never best.
     """
     outcomes = [*_outcome(groups, "diverged"), *_outcome(groups, "exploded")]
     return [*_best(groups), *outcomes, *_unfinished(groups), *_privacy(groups)]
@@ -67,7 +66,7 @@ def _is_tied(best: Group, other: Group, measure: str) -> bool:
 
 
 def _ahead(best: Group, other: Group, measure: str) -> str:
-    """Say by how much `best` is ahead, and in how many seeds where they share some."""
+    """Return by how much `best` is ahead, and in how many of the common seeds."""
     difference = abs(best.final(measure)[0] - other.final(measure)[0])
     text = f"{100 * difference:.1f} points" if measure == "test_accuracy" else f"{difference:.4f}"
     text += f" ahead of {other.label} ({_value(other, measure)})"
@@ -91,7 +90,7 @@ def _value(group: Group, measure: str) -> str:
 
 
 def _outcome(groups: Sequence[Group], outcome: str) -> list[str]:
-    """Say who has diverged, or exploded, and when."""
+    """Return which groups have diverged or exploded, and when."""
     sentences = []
     for group in groups:
         found = [run.summary.get(f"{outcome}_round") for run in group.runs if run.summary]
@@ -116,7 +115,7 @@ def _unfinished(groups: Sequence[Group]) -> list[str]:
 
 
 def _privacy(groups: Sequence[Group]) -> list[str]:
-    """Say what epsilon each private group has reached, the largest of its seeds, and what it covers."""
+    """Return the epsilon that each private group has reached, the largest of its seeds, and what it covers."""
     sentences = []
     for group in groups:
         last = [run.last for run in group.runs if "epsilon" in run.last]

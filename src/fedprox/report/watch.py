@@ -25,7 +25,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run stands: `state` is running, interrupted (it can be resumed), or the way it ended."""
+    """The state of a run: `state` is running, interrupted (it can be resumed), or how it ended."""
 
     name: str
     state: str
@@ -37,12 +37,12 @@ class RunStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is going to happen by itself."""
+        """Whether the run is no longer in progress."""
         return self.state != "running"
 
 
 def states(path: str | Path) -> list[RunStatus]:
-    """Return how the run, or each run below the folder, stands."""
+    """Return the state of the run, or of each run below the folder."""
     top = Path(path)
     with columns_needed(top):
         return [_state(run, top) for run in find_runs([top])]
@@ -51,7 +51,7 @@ def states(path: str | Path) -> list[RunStatus]:
 def follow(
     path: str | Path, pause: float = 0.5, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[list[RunStatus]]:
-    """Yield the states again and again, until all runs are over."""
+    """Yield the states repeatedly, until all runs are over."""
     while True:
         current = states(path)
         yield current

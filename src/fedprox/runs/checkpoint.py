@@ -1,8 +1,8 @@
-"""Checkpoints: what resume needs, and the proof that it belongs to the run and its records.
+"""Checkpoints: the state that resume needs, with digests that tie it to the run and its records.
 
 A checkpoint is one safetensors file with a format version and digests: of itself, of the run (its config without the
 keys that resume may change, and its parts from Python), and of `metrics.jsonl` and `devices.jsonl` up to its round.
-Two are kept, `state` and the one before it, `previous`; where the last one is not whole, the one before it serves. What
+Two are kept, `state` and the one before it, `previous`, which is used if the last one is damaged. What
 devices remember is in files beside it (`device_store`), which it refers to with their digests; both checkpoints may
 refer to the same ones.
 """
@@ -53,7 +53,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Verified:
-    """A checkpoint that is whole, and the beginnings of the records that belong to it."""
+    """An intact checkpoint, and the beginnings of the records that belong to it."""
 
     checkpoint: Checkpoint
     records: dict[str, Beginning]
@@ -86,7 +86,7 @@ def by_owner(tensors: Mapping[str, Any]) -> dict[str, Tensors]:
 
 
 def keep_previous(folder: Path) -> None:
-    """Keep the last checkpoint as the one before it; at no moment is there none."""
+    """Keep the last checkpoint as the one before it; at every moment there is one."""
     temporary = _previous(folder).with_name(".previous.safetensors.new")
     temporary.unlink(missing_ok=True)
     try:
@@ -106,7 +106,7 @@ def referred_files(folder: Path) -> set[str]:
     """Return the names of the files that the two checkpoints of a run folder refer to."""
     found: set[str] = set()
     for file in (_last(folder), _previous(folder)):
-        with contextlib.suppress(RunFolderError):  # what is damaged serves for nothing
+        with contextlib.suppress(RunFolderError):  # a damaged one is of no use
             found |= {segment["file"] for segment in read_values(file).get("devices", ())}
     return found
 
@@ -114,7 +114,7 @@ def referred_files(folder: Path) -> set[str]:
 def find_checkpoint(folder: Path, run: Mapping[str, Any]) -> Verified | None:
     """Return the last checkpoint of a run folder, or with a warning the one before it; None where there is none.
 
-    Nothing is written. Raises `RunFolderError` where no checkpoint is whole and belongs to the run and its records.
+    Nothing is written. Raises `RunFolderError` if no checkpoint is intact and belongs to the run and its records.
     """
     files = [file for file in (_last(folder), _previous(folder)) if file.exists()]
     problems = [] if _last(folder) in files or not files else [f"{_last(folder)} is missing"]

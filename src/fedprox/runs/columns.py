@@ -1,4 +1,4 @@
-"""The columns of a run folder: what a row of each file holds, and the check that a row holds it.
+"""The columns of a run folder: what a row of each file holds, and the check of a row.
 
 Readers rely on these types: a row with a value of another type is refused with its line. Few columns are required, so
 that records of other programs can be read; where a reader needs one that is not there, `columns_needed` names it.
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class MetricsRow(TypedDict):
-    """A row of metrics.jsonl: a measured round; round 0 is the initial model. None stands for what is not finite."""
+    """A row of metrics.jsonl: a measured round; round 0 is the initial model. None: not finite."""
 
     round: int
     train_loss: NotRequired[float | None]
@@ -161,7 +161,7 @@ def column_problem(kind: str, row: Mapping[str, Any]) -> str | None:
 
 @contextmanager
 def columns_needed(path: object) -> Iterator[None]:
-    """Answer a column that the records in `path` do not have with a sentence."""
+    """Turn a missing column of the records in `path` into a one-sentence error."""
     try:
         yield
     except KeyError as error:

@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: its name on the command line, the column of `metrics.jsonl`, and what stands under a picture."""
+    """An axis: its name on the command line, the column of `metrics.jsonl`, and its label in a figure."""
 
     name: str
     column: str

@@ -1,7 +1,7 @@
-"""Folders of runs on real devices: what can be said of them here, without the devices.
+"""Folders of runs on real devices, read without the devices.
 
 The server of such a run never has the data. Its config may name what the devices have, as in a new app, or anything
-else; so the summary says how many samples each device had, and data of other sizes are not taken for theirs.
+else; so the summary records how many samples each device had, and data of other sizes are not taken for theirs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["check_whole_model", "configured_data", "describe_deployed"]
 
 
 def describe_deployed(population: Population, model: Model, params: Tree, source: str | None) -> dict[str, Any]:
-    """Return what the summary records of devices' data and of the model, which the function `source` has returned."""
+    """Return what the summary records about the devices' data and the model, which the function `source` returned."""
     described = describe_model(model, params)
     return {
         "model": described if source is None else {**described, "object": source},
@@ -36,7 +36,7 @@ def configured_data(run: SavedRun, given: Population | None = None) -> Populatio
     """Return the data that the config of a run names.
 
     Of a run on real devices they are taken for those of the devices only where they have the same sizes; otherwise
-    `given` stands in for them, or there is an error.
+    `given` replaces them, or there is an error.
     """
     deployed = (run.summary or {}).get("deployed")
     if deployed is None:

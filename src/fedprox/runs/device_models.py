@@ -1,4 +1,4 @@
-"""The models of devices that have one of their own, made from what they remember when they are asked for.
+"""The models of devices that have their own, made from what they remember when they are needed.
 
 A model of each of a million devices does not fit into memory, so there is none before it is used.
 """

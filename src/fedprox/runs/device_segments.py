@@ -72,7 +72,7 @@ def signature_of(named: Mapping[str, Array]) -> Signature:
 
 @lru_cache(maxsize=64)
 def _name(dtype: np.dtype[Any]) -> str:
-    return dtype.name  # NumPy makes it anew each time
+    return dtype.name  # NumPy creates it again each time
 
 
 def write_segment(
@@ -117,7 +117,7 @@ def verify_segment(folder: Path, segment: Segment) -> None:
 
 
 class SegmentReader:
-    """An open segment, of which single states are read."""
+    """An open segment, from which single states are read."""
 
     def __init__(self, folder: Path, segment: Segment) -> None:
         self.segment = segment
@@ -146,7 +146,7 @@ class SegmentReader:
         return found
 
     def close(self) -> None:
-        """Close the file, until something is read again."""
+        """Close the file until it is read again."""
         self._file.close()
 
     def _opened(self) -> FileIO:
@@ -155,7 +155,7 @@ class SegmentReader:
         return file
 
     def _read(self, begin: int, end: int) -> bytearray:
-        content = bytearray(end - begin)  # writable, so that arrays on it are as good as any
+        content = bytearray(end - begin)  # writable, like any other array
         if self._file.closed:
             self._file = self._opened()
         self._file.seek(self._begin + begin)

@@ -1,8 +1,8 @@
 """What the devices of a run remember, on disk: memory holds a bounded number of states, whatever the number of devices.
 
 States are in segments (`device_segments`), files that are written once. A checkpoint writes one new segment, with the
-states that have changed since the last one, and refers to all segments that hold a current state. Beside the changed
-states the new segment takes in
+states that have changed since the last one, and refers to all segments that hold a current state. Besides the changed
+states the new segment takes over
 
 - the current ones of a segment half of whose rows have been replaced since, and
 - those of segments that are small and no larger than the new one, as when a binary counter carries,
@@ -130,7 +130,7 @@ class DeviceStore(MutableMapping[int, Any]):
         return self._readers[int(self._where[device])].state(int(self._rows[device]))
 
     def _make_room(self) -> None:
-        """Let go of the states that have been in memory longest, of those that are on disk; an eighth at a time."""
+        """Drop the states that have been in memory longest and are on disk, an eighth at a time."""
         if len(self._memory) <= self._capacity:
             return
         unchanged = (device for device in self._memory if device not in self._changed)

@@ -45,10 +45,10 @@ def evaluate(
 
     Data, a model and a method that were given to `train` as objects are given again. With `[personal]` each device is
     measured with its own model on the run's own data; on other data a `device` must be named, whose model is measured
-    on all of them. Where devices have a second, personal model, it is measured beside the shared one, or in its place
-    with `device`. Returns
-    `train_loss`, `train_accuracy`, `test_loss`, `test_accuracy` (over all examples of that part), and `devices`: one
-    record per device, as in evaluation.jsonl. Labels of other data are numbered as the run numbered its own.
+    on all of them. Where devices have a second, personal model, it is measured besides the shared one, or in its place
+    with `device`. Returns `train_loss`, `train_accuracy`, `test_loss`, `test_accuracy` (over all examples of that
+    part), and `devices`: one record per device, as in evaluation.jsonl. Labels of other data are numbered as the run
+    numbered its own.
     """
     prepare()
     run = load_run(path)
@@ -102,7 +102,7 @@ def predict(
 
     Data, a model and a method that were given to `train` as objects are given again; with a model the data are not
     needed. With `[personal]` the model is that of a `device`; where devices have a second, personal model, `device`
-    names the one that is meant. Labels are called what they were called in the run's data.
+    names the one that is meant. Labels have the names that they have in the run's data.
     """
     prepare()
     x = np.asarray(x)
@@ -153,7 +153,7 @@ def data_settings(run: str | Path, source: str, overrides: list[str]) -> Config:
 
 
 def _labels(run: SavedRun) -> Labels:
-    """Return what the run's classes are called; the saved model knows it."""
+    """Return the names of the run's classes, which are stored with the model."""
     file = run.path / "model.safetensors"
     values = read_tensors(file)[1] if file.exists() else None
     labels = (values or {}).get("labels")

@@ -1,4 +1,4 @@
-"""The records of a run as tables for other programs: CSV for any of them, Parquet for the fast ones."""
+"""The records of a run as tables for other programs: CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _harmless(cell: Any) -> Any:
-    """Return a cell that no spreadsheet runs: a text that begins like a formula gets an apostrophe before it.
+    """Return a cell that no spreadsheet executes: text that begins like a formula gets an apostrophe in front.
 
     >>> _harmless("=1+1"), _harmless(-1.5), _harmless("phone")
     ("'=1+1", -1.5, 'phone')

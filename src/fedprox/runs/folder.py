@@ -1,18 +1,18 @@
-"""A run folder: everything that a run leaves behind, readable by anything.
+"""A run folder: everything that a run writes, in open formats.
 
-    config.toml        the whole resolved config, enough to run it again
+    config.toml        the complete resolved config, enough to run it again
     metrics.jsonl      one object per measured round, appended as it happens
-    devices.jsonl      one object per round: who took part, and how
+    devices.jsonl      one object per round: which devices took part, and how
     evaluation.jsonl   at the end: one object per device
     model.safetensors  the final parameters
     checkpoint/        what resume needs
     summary.json       the result
 
 Only one process writes a folder at a time: it holds a lock that the system releases when the process ends, however
-it ends. After a crash the folder is brought back to its last checkpoint, and the rounds since then are run again.
+it ends. After a crash the folder is reset to its last checkpoint, and the rounds since then are repeated.
 
 A run is resumed in two steps. `RunFolder(..., resume=True)` verifies the checkpoint and writes nothing; `begin` changes
-the folder, once the caller knows that the checkpoint fits. The results of a run that had ended are set aside then, in
+the folder, once the caller knows that the checkpoint fits. The results of a finished run are then set aside, in
 `checkpoint/before`, until new ones are complete.
 """
 
@@ -60,13 +60,13 @@ __all__ = [
     "read_summary",
 ]
 
-_BEGINNINGS = {"checkpoint", ".config.toml.new"}  # what a process leaves that dies before it has written a config
+_BEGINNINGS = {"checkpoint", ".config.toml.new"}  # left by a process that died before it wrote a config
 _MEASURES = ("train_loss", "train_accuracy", "test_accuracy")
 _RESULTS = ("model.safetensors", "evaluation.jsonl", "summary.json")  # in the order in which they are written
 
 
 class RunFolder:
-    """A folder that is being written by this process; no one but its owner may enter a `private` one."""
+    """A folder that is being written by this process; only its owner may enter a `private` one."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class RunFolder:
         if self._private:
             self.path.chmod(0o700)
         self._lock = _lock(self.path)
-        # again: another process may have come and gone before the lock
+        # again: another process may have written before the lock
         check_usable(self.path, self._config, resume=resume, replaced=self._replaced)
         found = find_checkpoint(self.path, self._run) if resume else None
         if found is None:
@@ -182,7 +182,7 @@ class RunFolder:
             shutil.rmtree(self.path / "checkpoint" / "before", ignore_errors=True)
 
     def close(self) -> None:
-        """Close the files and give up the lock."""
+        """Close the files and release the lock."""
         for file in (*self._records.values(), self._store, self._lock):
             if file is not None:
                 file.close()
@@ -257,7 +257,7 @@ def is_running(path: str | Path) -> bool:
 
 
 class _said_plainly:  # noqa: N801 - reads as a sentence: with _said_plainly(folder)
-    """Turn what the operating system says of a folder into one sentence."""
+    """Turn an error of the operating system about a folder into one sentence."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -296,7 +296,7 @@ def check_empty(path: Path) -> None:
 
 def _lock(path: Path) -> IO[bytes]:
     file = (path / "checkpoint" / "lock").open("ab")
-    for _ in range(5):  # someone may be asking `is_running` just now
+    for _ in range(5):  # another process may be calling `is_running`
         if try_lock(file):
             return file
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""How a run shows itself in a notebook: its outcome in words, and its curves as inline SVG in the page's colours."""
+"""The view of a run in a notebook: its outcome in words, and its curves as inline SVG in the page's colours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 360, 170, 46, 24, 24
 
 
 def run_html(history: History, summary: Mapping[str, Any] | None) -> str:
-    """Return a run as HTML: what became of it, training loss and test accuracy over the rounds."""
+    """Return a run as HTML: its outcome, training loss and test accuracy over the rounds."""
     lines = summary_lines(summary) if summary is not None else ["not ended"]
     words = "".join(f"<div>{html.escape(text)}</div>" for text in lines)
     rounds = history.column("round")

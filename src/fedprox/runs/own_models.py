@@ -1,4 +1,4 @@
-"""The models of devices that have one of their own, read from a run folder.
+"""The models of devices that have their own, read from a run folder.
 
 The model of the server is in `model.safetensors`; what devices keep to themselves (`[personal]`) is in the checkpoint.
 A device that has not taken part has its personal parameters as they were at the start. Real devices keep theirs to
@@ -29,9 +29,9 @@ __all__ = ["check_all_here", "choose_device_model", "read_own_models", "read_per
 def read_own_models(
     run: SavedRun, model: Model, params: Tree, method: Method | None = None
 ) -> Mapping[int, Tree] | None:
-    """Return the whole model of each device that has taken part; None where all devices share one.
+    """Return the complete model of each device that has taken part; None where all devices share one.
 
-    `method` is the one that was given to `train`, where one was.
+    `method` is the one that was given to `train`, if any.
     """
     if not (run.summary or {}).get("own_models", False):
         return None
@@ -83,7 +83,7 @@ def choose_device_model(run: SavedRun, params: Tree, own: Mapping[int, Tree] | N
 
 
 def check_all_here(run: SavedRun, devices: Container[int]) -> None:
-    """Refuse a run of which a device has taken part and has left nothing in the folder."""
+    """Refuse a run in which a device took part whose parameters are not in the folder."""
     for row in run.devices:
         for device, kept in zip(row["device"], row["kept"], strict=True):
             if kept and device not in devices:

@@ -1,4 +1,4 @@
-"""Runs read back from their folders, while they are under way or after they have ended."""
+"""Runs read from their folders, while they are running or after they have ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["MemoryRun", "SavedRun", "find_runs", "load_run", "nested"]
 
 @dataclass(frozen=True, repr=False)
 class SavedRun:
-    """A run folder, read. The larger files are read when they are first asked for.
+    """A run folder, read. The larger files are read when they are first needed.
 
     Attributes:
       path: the run folder.
@@ -46,7 +46,7 @@ class SavedRun:
 
     @cached_property
     def devices(self) -> History:
-        """One row per round: who took part, and how."""
+        """One row per round: which devices took part, and how."""
         return read_history(self.path, "devices")
 
     @cached_property

@@ -1,8 +1,8 @@
 """A file of JSON lines that grows: one record per line, with a running digest.
 
-The digest is updated with every line that is appended, so that a checkpoint can say what the file held at its time
-without reading it again. A file is what a checkpoint says if its first `bytes` bytes have the digest `sha256`; what
-comes after them was written later.
+The digest is updated with every line that is appended, so that a checkpoint can record the file's content without
+reading it again. A file matches a checkpoint if its first `bytes` bytes have the digest `sha256`; the rest was written
+later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Beginning:
         self._sha256 = hashlib.sha256()
 
     def add(self, content: bytes) -> None:
-        """Take the bytes that follow."""
+        """Add the next bytes."""
         self.bytes += len(content)
         self._sha256.update(content)
 
@@ -52,7 +52,7 @@ class RecordFile:
         line = json_line(record).encode()
         rest = line
         while rest:
-            rest = rest[self._file.write(rest) :]  # a disk that is nearly full takes a part
+            rest = rest[self._file.write(rest) :]  # a nearly full disk may accept only a part
         self._beginning.add(line)
 
     def mark(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def read_beginning(path: Path, length: int) -> Beginning | None:
 
 
 def read_records(file: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Yield each whole record of a file with its line; a half-written last line is left out."""
+    """Yield each complete record of a file with its line; a half-written last line is left out."""
     try:
         content = file.read_bytes()
     except OSError as error:

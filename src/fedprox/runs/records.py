@@ -1,7 +1,7 @@
 """The small records of finished runs: settings, measured rounds and summary, a few kilobytes each.
 
-They fit into a repository, and stand for the run where its folder is gone: long experiments continue on another
-machine without running again what is done. A record carries the digests of its files; a damaged one is refused.
+They fit into a repository, and replace the run if its folder is gone: long experiments continue on another machine
+without repeating finished runs. A record carries the digests of its files; a damaged one is refused.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from fedprox.runs.folder import read_complete, read_summary
 
 __all__ = ["check_record", "is_record_of", "keep_record", "use_record"]
 
-_FILES = ("config.toml", "metrics.jsonl", "summary.json")  # the summary last: it says that the record is whole
+_FILES = ("config.toml", "metrics.jsonl", "summary.json")  # the summary last: it marks the record as complete
 _DIGESTS = "digests.json"
 _NOT_THE_RUN = ("engine", "checkpoint")  # what does not change a result
 
 
 def keep_record(run: Path, folder: Path, *, devices: bool = False) -> None:
-    """Keep the record of a finished run in `folder`; with `devices` also who took part in each round."""
+    """Keep the record of a finished run in `folder`; with `devices` also which devices took part in each round."""
     contents = _read(run, devices)
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     _write(folder, {_DIGESTS: (json.dumps(digests, indent=1) + "\n").encode(), **contents})
 
 
 def use_record(folder: Path, run: Path) -> None:
-    """Put a record, with who took part in each round, in the place of a run folder."""
+    """Restore a run folder from a record that has the devices of each round."""
     check_record(folder)
     _write(run, _read(folder, devices=True))
 
 
 def check_record(folder: Path) -> None:
-    """Refuse a record whose files are not those that were kept; one without digests must be readable."""
+    """Refuse a record whose files have changed; one without digests must be readable."""
     if (folder / _DIGESTS).exists():
         with reading(folder / _DIGESTS, "the list of digests of a record", error=RunFolderError):
             digests = dict(json.loads((folder / _DIGESTS).read_bytes()))
@@ -53,7 +53,7 @@ def check_record(folder: Path) -> None:
 
 
 def is_record_of(folder: Path, config: Config) -> bool:
-    """Return whether a folder holds the record of a whole run of a config."""
+    """Return whether a folder holds the record of a complete run of a config."""
     summary = read_summary(folder)
     if summary is None or summary.get("rounds", 0) < config.rounds:
         return False

@@ -1,8 +1,8 @@
 """Parts of a run that were given as objects from Python, in place of what its config names.
 
-Each is recorded with the folder from its start, under the section that it replaces: its qualified name, and what tells
-it from another one of that name. For data that is a digest of all samples with their devices, for a model the shapes of
-its parameters, for others their plain settings. Nothing continues with another part than was recorded.
+Each is recorded with the folder from its start, under the section that it replaces: its qualified name, and what
+distinguishes it from others of that name. For data that is a digest of all samples with their devices, for a model the
+shapes of its parameters, for others their plain settings. A run continues only with the recorded parts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PLACES: Mapping[str, _Place] = {
 }
 """Every part that can be given from Python."""
 
-_MAY_CHANGE = ("engine",)  # where a run works changes nothing in it
+_MAY_CHANGE = ("engine",)  # where a run is computed does not change it
 _FUNCTIONS = ("sampler", "systems", "schedule", "stopping")
 
 
@@ -156,7 +156,7 @@ def describe_model(model: Model, params: Tree) -> dict[str, Any]:
 
 
 def check_present(path: str | Path, recorded: Replaced, given: Mapping[str, object | None]) -> None:
-    """Refuse to do without a part that was given from Python."""
+    """Refuse to continue without a part that was given from Python."""
     for part, record in recorded.items():
         if given.get(part) is None and part not in _MAY_CHANGE:
             raise RunFolderError(
@@ -165,7 +165,7 @@ def check_present(path: str | Path, recorded: Replaced, given: Mapping[str, obje
 
 
 def check_replaced(path: str | Path, recorded: Replaced, given: Replaced) -> None:
-    """Refuse to continue a run with other parts than recorded."""
+    """Refuse to continue a run with parts other than those recorded."""
     check_present(path, recorded, given)
     for part, now in given.items():
         if part in _MAY_CHANGE:

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone belong together: they are shown as one curve, a mean with a band."""
+"""Runs that differ only in their seed form one group: they are shown as one curve, a mean with a band."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Group:
 
 
 def group_runs(runs: Iterable[SavedRun]) -> list[Group]:
-    """Put runs that differ in their seed alone together; a second run of the same seed starts another group."""
+    """Group runs that differ only in their seed; a second run of the same seed starts another group."""
     gathered: dict[tuple[str, int], list[SavedRun]] = {}
     for run in runs:
         experiment, copy = json.dumps(_experiment(run.config, run.replaced)), 0
@@ -114,7 +114,7 @@ def _told_apart(names: Sequence[str], groups: Sequence[Sequence[SavedRun]]) -> l
 
 
 def _own_part(folder: Path, folders: Sequence[Path]) -> str:
-    """Return the part of a folder's path in which it differs from the others, without what they end in alike."""
+    """Return the part of a folder's path in which it differs from the others, without a common ending."""
     own = folder.relative_to(os.path.commonpath(folders)).parts
     others = [each.parts for each in folders]
     while len(own) > 1 and len({parts[-1] for parts in others}) == 1:

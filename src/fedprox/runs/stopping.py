@@ -22,7 +22,7 @@ _EXPLODED_TIMES = 10
 
 @dataclass
 class Outcome:
-    """What the losses seen so far say.
+    """The outcome according to the losses so far.
 
     >>> outcome = Outcome()
     >>> for round, loss in enumerate([2.0, 1.0, float("nan"), float("nan")]):
@@ -38,7 +38,7 @@ class Outcome:
     _losses: dict[int, float] = field(default_factory=dict, repr=False)
 
     def see(self, round: int, loss: float | None) -> None:
-        """Take note of the training loss of a measured round; None stands for one that is not finite."""
+        """Record the training loss of a measured round; None stands for one that is not finite."""
         if loss is None or not math.isfinite(loss):
             if self.not_finite_since is None:
                 self.not_finite_since = round

@@ -1,4 +1,4 @@
-"""The outcome of a run in words, and numbers as people read them."""
+"""The outcome of a run in words, and numbers as text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def start_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what the untrained model reached, where that was measured.
+    """Return the result of the untrained model, if it was measured.
 
     >>> start_lines([{"round": 0, "train_loss": 1.25, "test_accuracy": 0.25}])
     ['before training: train loss 1.2500, test accuracy 25.0%']
