@@ -1,6 +1,6 @@
-"""Models and solvers of other libraries, used as they are.
+"""Models and solvers of other libraries, used unchanged.
 
-Each adapter imports its library when it is imported itself, so that none is needed for the rest:
+Each adapter imports its library when it is imported itself, so that the rest works without them:
 
     from fedprox.adapters.torch import from_torch        # pip install 'fedprox[torch]'
     from fedprox.adapters.flax import from_linen, from_nnx

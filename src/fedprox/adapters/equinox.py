@@ -1,8 +1,8 @@
-"""Models from Equinox, used as they are.
+"""Models from Equinox, used unchanged.
 
 The arrays of real numbers in a module are its parameters, everything else is fixed. A module works on one example; it
 is mapped over batches, in inference mode, so without dropout. Modules with state (`eqx.nn.BatchNorm`) are refused:
-their statistics are means over the mapped axis, where rows that fill up a short mini-batch cannot be left out.
+their statistics are means over the mapped axis, where rows that pad a short mini-batch cannot be left out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Models from Flax, both its APIs, used as they are: `from_linen` and `from_nnx`.
+"""Models from Flax, used unchanged, for both of its APIs: `from_linen` and `from_nnx`.
 
 All of a module's parameters are trained; dropout is left out. Batch statistics (`BatchNorm`) are `Model.statistics`:
 collected in training from the mini-batches of each device and used as they are otherwise; averaged with the rest of
 the model, or personal. Other state is refused: devices with different data would not agree on it.
 
-A short mini-batch is filled up with rows that do not count. Batch normalisation is told so by its `mask`, which the
+A short mini-batch is padded with rows that do not count. Batch normalisation excludes them by its `mask`, which the
 adapters pass to every `BatchNorm` of a module.
 """
 
@@ -34,7 +34,7 @@ __all__ = ["from_linen", "from_nnx"]
 
 _STATISTICS = "batch_stats"  # Flax's name for the collection
 _MODE = {"train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False}
-"""Arguments of a module's call that tell training from evaluation -> what they are in training."""
+"""Arguments of a module's call that distinguish training from evaluation -> their values in training."""
 
 
 def from_linen(
@@ -142,7 +142,7 @@ def _mode(module: flax.linen.Module, *, training: bool) -> dict[str, Any]:
 
 @contextmanager
 def _linen_calls(*, training: bool) -> Iterator[None]:
-    """Leave out dropout; tell each `BatchNorm` which rows count, and where nothing else does, whether it is trained."""
+    """Disable dropout; tell each `BatchNorm` which rows count and, if nothing else does, whether it is trained."""
 
     def intercept(call: Callable[..., Any], args: Any, kwargs: dict[str, Any], context: Any) -> Any:
         if context.method_name != "__call__":
@@ -161,7 +161,7 @@ def _linen_calls(*, training: bool) -> Iterator[None]:
 
 
 class _MaskedBatchNorm(nnx.BatchNorm):
-    """A `BatchNorm` that is told which rows of a mini-batch count."""
+    """A `BatchNorm` that knows which rows of a mini-batch count."""
 
     def __call__(self, x: jax.Array, use_running_average: bool | None = None, *, mask: Any = None) -> jax.Array:
         told = _mask_for(x) if mask is None else mask

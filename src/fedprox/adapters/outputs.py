@@ -1,4 +1,4 @@
-"""A model from a function that gives outputs: what all JAX libraries have in common."""
+"""A model from a function that returns outputs: what all JAX libraries have in common."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """SciPy's minimisers as local solvers: `scipy.optimize.minimize` on h_k.
 
-Every evaluation of h_k and its gradient, and every product with its Hessian, costs ceil(n_k / b) steps. When the
-budget does not pay for the next one, or an iterate is gamma-inexact, SciPy is stopped; the device returns the best
-point that was evaluated.
+Every evaluation of h_k and its gradient, and every product with its Hessian, costs ceil(n_k / b) steps. When the budget
+does not cover the next one, or an iterate is gamma-inexact, SciPy is stopped; the device returns the best point that
+was evaluated.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class ScipySolver:
 
     @property
     def name(self) -> str:
-        """What it is called in records."""
+        """Its name in records."""
         return f"scipy.{self.method}"
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
-        """Minimise h_k as far as budget and gamma say."""
+        """Minimise h_k up to the budget or until gamma-inexact."""
         seen = _Seen(local)
         has_curvature = self.method.lower() in _WITH_CURVATURE
         if not seen.oracle.affords(1):
@@ -73,7 +73,7 @@ class ScipySolver:
 
 
 class _Seen:
-    """What SciPy has asked so far, and the best of it."""
+    """The evaluations so far, and the best of them."""
 
     def __init__(self, local: LocalProblem) -> None:
         self.oracle = Oracle(local)

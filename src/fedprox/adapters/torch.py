@@ -1,16 +1,16 @@
-"""PyTorch modules and optimisers, used as they are.
+"""PyTorch modules and optimisers, used unchanged.
 
     model, solver = from_torch(module, loss, torch.optim.SGD)
     fedprox.train(config, population=population, model=model, solver=solver)
 
 A module becomes a model whose parameters are arrays by name, as in its `state_dict`; so `model.safetensors` of a run
-loads back with `load_state_dict`. Its present parameters are the initial model w^0. Running statistics (of batch
+loads back with `load_state_dict`. Its current parameters are the initial model w^0. Running statistics (of batch
 normalisation) are among the arrays: they have no gradient, each device updates its own while it trains, and they are
 merged with the model, or stay on the device where `personal.parameters` names them.
 
 Devices are solved, measured and differentiated by PyTorch directly. The proximal and the linear term are added to the
-gradients in place, and mini-batches come in the order that every solver sees. Where a compiled program of ours asks for
-losses or gradients (another solver, curvature), PyTorch is called back.
+gradients in place, and mini-batches come in the order that every solver sees. Where a compiled program needs losses or
+gradients (another solver, curvature), PyTorch is called back.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _model(copies: ModuleCopies) -> Model:
     checked: set[Any] = set()
 
     def check_losses(x: jax.Array, y: jax.Array) -> None:
-        """Refuse a loss that is a mean, when it is traced: in the callback it would be an error without a sentence."""
+        """Refuse a loss that is a mean when it is traced: in the callback the error would be unclear."""
         kind = (x.shape[1:], y.shape[1:])
         if kind not in checked:
             host_losses(start(None), *(np.zeros((2, *each.shape[1:]), each.dtype) for each in (x, y)))

@@ -1,6 +1,6 @@
 """A PyTorch module as the model and the solver use it: copies for threads, arrays in and out, errors in one sentence.
 
-PyTorch works on one core for each device, as everything here, so that results do not depend on how many there are.
+PyTorch uses one core per device, like everything else, so that results do not depend on the number of cores.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ModuleAt:
         return torch.from_numpy(own).to(self.copies.device)
 
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what the module makes of a batch."""
+        """Return the module's outputs for a batch."""
         try:
             found: torch.Tensor = self.module(x)
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
@@ -172,7 +172,7 @@ class ModuleAt:
 
 
 def _batches(x: NDArray[Any]) -> Iterator[slice]:
-    """Yield slices of rows that stay in the cache but are worth a call."""
+    """Yield slices of rows that fit into the cache but are large enough for a call."""
     rows = min(max(_NUMBERS // max(x[:1].size, 1), 32), 1024)
     for begin in range(0, len(x), rows):
         yield slice(begin, min(begin + rows, len(x)))

@@ -27,7 +27,7 @@ __all__ = ["Optimiser", "TorchSolver", "Transform", "build_solver"]
 Optimiser = Callable[..., torch.optim.Optimizer]
 Transform = Callable[..., torch.Tensor]
 """`transform(x)` or `transform(x, generator)`: a batch of inputs, changed at random."""
-_RANDOM = threading.Lock()  # PyTorch's generator is one for the whole process
+_RANDOM = threading.Lock()  # PyTorch has one generator for the entire process
 
 
 def build_solver(copies: ModuleCopies, optimiser: Optimiser, transform: Transform | None = None) -> TorchSolver:
@@ -127,11 +127,11 @@ def _takes_generator(transform: Transform) -> bool:
 
 
 class _BudgetSpent(Exception):  # noqa: N818 - not an error: it ends a step that evaluates more than once
-    """An optimiser asked for more than the budget pays for."""
+    """An optimiser requested more evaluations than the budget covers."""
 
 
 class _Evaluation:
-    """What an optimiser calls for the gradient of h_k on the present mini-batch."""
+    """What an optimiser calls for the gradient of h_k on the current mini-batch."""
 
     def __init__(self, at: ModuleAt, optimiser: torch.optim.Optimizer, terms: _Terms, budget: int) -> None:
         self._at, self._optimiser, self._terms, self._budget = at, optimiser, terms, budget
@@ -144,7 +144,7 @@ class _Evaluation:
         if self.count == self._budget:
             raise _BudgetSpent
         self.count += 1
-        for layer in self._statistics:  # one example has no variance: the running statistics stand in for its own
+        for layer in self._statistics:  # one example has no variance: the running statistics are used instead
             layer.train(len(self.x) > 1)
         with torch.enable_grad():
             self._optimiser.zero_grad()
@@ -156,7 +156,7 @@ class _Evaluation:
 
 
 class _Terms:
-    """<c, w> + (mu / 2) ||w - a||^2, with a, mu and c held once for the whole solve."""
+    """<c, w> + (mu / 2) ||w - a||^2, with a, mu and c held once for the entire solve."""
 
     def __init__(self, at: ModuleAt, problem: Subproblem) -> None:
         linear, mus = problem.linear, mu_per_leaf(problem)

@@ -2,7 +2,7 @@
 
 In a config's `[compare]` section `mus` are the values and `mu_rounds` how many rounds the shorter runs take. A value is
 judged as `fedprox tune` judges it, by the loss on validation data or, without such data, by the training loss, over the
-last tenth of the rounds: test data takes no part.
+last tenth of the rounds: test data is not used.
 """
 
 from __future__ import annotations

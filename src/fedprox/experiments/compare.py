@@ -195,7 +195,7 @@ def plan(
 
 
 def check_apart(jobs: Sequence[Job]) -> None:
-    """Refuse jobs of which two would write to one folder."""
+    """Refuse jobs if two would write to the same folder."""
     owner: dict[Path, str] = {}
     for job in jobs:
         if job.out in owner:
@@ -230,7 +230,7 @@ def compare(
       records: a folder with small records of finished runs, which count as done; what ends is added to it.
       on_event: called with the progress of every run.
       objects: `population`, `model`, `solver` and other objects, as `fedprox.train` takes them. Runs with objects run
-        in this process, one after another; all others in processes of their own.
+        in this process, one after another; all others in their own processes.
     """
     jobs = plan(load_settings(config), variants(methods), seeds, Path(out), named_objects(objects), resume=resume)
     return collect(run_unfinished(jobs, workers=workers, on_event=on_event, root=Path(out), records=records))
@@ -262,7 +262,7 @@ def collect(ended: Sequence[Ended]) -> Comparison:
 def failure(failed: Sequence[Ended], count: int) -> FedProxError:
     """Return the error of `count` runs of which some failed: that of bad input where nothing else is to blame.
 
-    Where the input spoiled every run, its sentence says it all.
+    If the input was wrong for every run, its error is enough.
     """
     first = failed[0]
     sentence = f"{len(failed)} of {count} runs failed; {first.job.out}: {first.error}"
@@ -280,7 +280,7 @@ def _config(settings: Mapping[str, Any], chosen: Variant) -> Config:
 
 
 def _inherited(method: Mapping[str, Any], chosen: Variant) -> dict[str, Any]:
-    """Return the plan's method settings that a variant takes over: those it knows, but for mu, which it brings."""
+    """Return the plan's method settings that a variant inherits: those it has, except mu, which it sets itself."""
     name = chosen.overrides[0].removeprefix("method.name=")
     known = {*keys_of_section("method", {"name": name}), *(MethodConfig.model_fields if takes_mu(name) else ())}
     return {key: value for key, value in method.items() if key in known - {"name", "mu"}}
@@ -297,6 +297,6 @@ def _folder_name(label: str) -> str:
 
 def _mean_and_deviation(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     finite = [value for value in values if value is not None and math.isfinite(value)]
-    if not finite or len(finite) < len(values):  # a mean over the survivors alone would flatter
+    if not finite or len(finite) < len(values):  # a mean over the runs that did not diverge would be biased
         return None, None
     return statistics.fmean(finite), statistics.stdev(finite) if len(finite) > 1 else None

@@ -14,11 +14,11 @@ from fedprox.runs.replaced import by_part, describe_parts
 
 __all__ = ["check_job_continues", "named_objects"]
 
-_NOT_PARTS = ("callbacks",)  # they follow a run, and replace nothing in it
+_NOT_PARTS = ("callbacks",)  # they observe a run, and replace nothing in it
 
 
 def named_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the objects that are not None; refuse a name that is no argument of `train`."""
+    """Return the objects that are not None; refuse a name that is not an argument of `train`."""
     given = {name: value for name, value in objects.items() if value is not None}
     by_part(**{name: value for name, value in given.items() if name not in _NOT_PARTS})
     return given

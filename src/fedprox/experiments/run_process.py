@@ -37,8 +37,8 @@ __all__ = ["main", "run_job"]
 def main() -> None:
     """Serve jobs until standard input ends."""
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not end up between the answers
-    warnings.simplefilter("ignore", CacheWarning)  # the scheduler has said it once
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not be mixed with the answers
+    warnings.simplefilter("ignore", CacheWarning)  # the scheduler has already reported it
     requests = _Requests()
     with StopOnSignal(signal.SIGTERM) as stop:
         for job in requests:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 class _Requests:
-    """Lines of standard input, read by a thread so that its end is noticed also while a job runs."""
+    """Lines of standard input, read by a thread so that its end is noticed even while a job runs."""
 
     def __init__(self) -> None:
         self.busy = threading.Event()

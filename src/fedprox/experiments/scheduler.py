@@ -1,15 +1,15 @@
 """Many runs side by side, on all cores.
 
-Independent runs need no shared memory, so each core gets a process of its own (`run_process`) that takes one job
+Independent runs need no shared memory, so each core gets its own process (`run_process`) that takes one job
 after another and keeps its imports and compiled programs warm. Jobs and progress are lines of JSON on the process's
-pipes, results are run folders. A run that fails, or a process that dies, costs that job alone. When the scheduler
-itself dies, its processes see their input end and follow it, so that the runs can be resumed immediately.
+pipes, results are run folders. A run that fails, or a process that dies, affects that job only. When the scheduler
+itself dies, its processes see their input end and exit, so that the runs can be resumed immediately.
 
-Objects cannot be written as JSON, so that runs with objects of a user's own run here, one after another, once the
-others have ended. Parts that a config names travel as names; the processes are told where to look for their modules.
+Objects cannot be written as JSON, so runs with a user's objects run in this process, one after another, once the others
+have ended. Parts that a config names are passed as names; the processes receive the search path of their modules.
 
-A Ray cluster is one resource, which one run may use as a whole. So runs on Ray go one after another, with the actors
-that their configs ask for, unless the caller wants several at a time.
+A Ray cluster is one resource, which one run may use as a whole. So runs on Ray go one after another, with the number of
+actors in their configs, unless the caller requests several at a time.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def _run_here(job: Job, on_event: Callable[[Event], None], on_end: Callable[[End
 def _run_elsewhere(
     jobs: Sequence[Job], workers: int, on_event: Callable[[Event], None], on_end: Callable[[Ended], None]
 ) -> list[Ended]:
-    """Run jobs in processes of their own."""
+    """Run jobs in separate processes."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        cache_folder()  # where it cannot be written, it is said here once, not by every process
+        cache_folder()  # if it is not writable, this process warns once, not every process
     cores = workers or usable_cores()
     one_by_one = not workers and any(_on_ray(job) for job in jobs)
     processes = min(1 if one_by_one else cores, len(jobs))
@@ -155,7 +155,7 @@ def _run_elsewhere(
 
 def _until_done(serving: set[Future[None]]) -> None:
     while wait(serving, timeout=0.2).not_done:
-        pass  # woken now and then: a signal that reached another thread is answered only in this one
+        pass  # woken periodically: signals are handled only in this thread
 
 
 def _on_ray(job: Job) -> bool:
@@ -206,7 +206,7 @@ def _start(line: _Line, running: list[subprocess.Popen[str]]) -> subprocess.Pope
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # an interrupt at the terminal reaches the scheduler alone, which passes it on
+            start_new_session=True,  # an interrupt at the terminal reaches only the scheduler, which passes it on
         )
         running.append(process)
         return process

@@ -51,7 +51,7 @@ class Sweep:
         """Return one row per experiment (means over its seeds), the best first.
 
         Best is the highest final accuracy on validation data, or without such data on test data, or without either the
-        lowest training loss; of methods with personal models it is their accuracy. Experiments of which a seed has
+        lowest training loss; of methods with personal models it is their accuracy. Experiments in which a seed has
         diverged or exploded come last.
         """
         groups = group_runs(map(load_run, self.done))
@@ -131,7 +131,7 @@ def sweep(
     jobs = grid(load_settings(config), _axes(axes), Path(out), named_objects(objects))
     result = run_grid(jobs, workers=workers, on_event=on_event)
     if jobs and not result.done and not isinstance(error := failure(result.failed, len(jobs)), RunError):
-        raise error  # what was asked for cannot be run at all
+        raise error  # no run was possible at all
     return result
 
 

@@ -1,12 +1,12 @@
 """Choosing the learning rate and mu as the paper does (Section 5.1 and "Choosing mu" in Section 5.3.2).
 
 1. The learning rate is chosen on FedAvg with E = 1 and without stragglers.
-2. With that rate, mu is chosen on the config as it stands, from {0.001, 0.01, 0.1, 1}: for the config's own method
-   where that has a proximal term, and else for FedProx.
+2. With that rate, mu is chosen on the unchanged config, from {0.001, 0.01, 0.1, 1}: for the config's own method if it
+has a proximal term, otherwise for FedProx.
 
 A value is judged by the loss on validation data (`data.validation`), without such data by the training loss, averaged
-over the last tenth of the measured rounds and over seeds; values with which a run diverges are out. Test data takes no
-part, so that a test accuracy can still be believed afterwards.
+over the last tenth of the measured rounds and over seeds; values with which a run diverges are excluded. Test data is
+not used, so that test accuracies remain unbiased.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Choice:
-    """One setting that was tuned: the value chosen, and the score of each value tried (infinite where it is out)."""
+    """One setting that was tuned: the value chosen, and the score of each value tried (infinite if excluded)."""
 
     key: str
     value: float
@@ -48,7 +48,7 @@ class Choice:
     measure: str = "training"  # or validation: the data that the loss is on
 
     def words(self) -> str:
-        """Say what was chosen and how it compares."""
+        """Return what was chosen and how it compares."""
         tried = ", ".join(f"{value:g}: {_loss(score)}" for value, score in sorted(self.scores.items()))
         text = f"{self.key} = {self.value:g}, with the lowest {self.measure} loss ({tried})"
         if len(self.scores) > 1 and self.value in (min(self.scores), max(self.scores)):
@@ -58,7 +58,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Both choices, and the settings with them put in."""
+    """Both choices, and the settings with them applied."""
 
     rate: Choice
     mu: Choice
@@ -145,7 +145,7 @@ def _choose(
 def _suggested(
     key: str, trials: int, limits: tuple[float, float], score_values: Callable[[Iterable[float]], dict[float, float]]
 ) -> dict[float, float]:
-    """Let Optuna's sampler suggest values, a few at a time, and tell it how they did."""
+    """Let Optuna's sampler suggest values, a few at a time, and report their scores to it."""
     with needs_extra("tune", "`--trials`"):
         import optuna
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -159,7 +159,7 @@ def _suggested(
         values = [float(f"{trial.params[key]:.3g}") for trial in asked]
         scores |= score_values(dict.fromkeys(values))
         for trial, value in zip(asked, values, strict=True):
-            study.tell(trial, min(scores[value], 1e9))  # Optuna takes no infinities
+            study.tell(trial, min(scores[value], 1e9))  # Optuna does not accept infinities
     return scores
 
 

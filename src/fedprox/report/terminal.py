@@ -1,5 +1,6 @@
-"""Output in the terminal: progress during a run, a table at the end. Progress is shown only on a terminal, not in a
-pipe or a log file.
+"""Output in the terminal: progress during a run, a table at the end.
+
+Progress is shown only on a terminal, not in a pipe or a log file.
 """
 
 from __future__ import annotations

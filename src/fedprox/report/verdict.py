@@ -14,8 +14,9 @@ _OPEN = ("stopped", "interrupted")  # runs that ended before they were done
 
 
 def verdict(groups: Sequence[Group]) -> list[str]:
-    """Return sentences: which group ended best and by how much, which diverged and when, which are unfinished or
-    private. A group in which a seed has diverged or exploded is never best.
+    """Return sentences: which group ended best and by how much, which diverged and when, which are not finished.
+
+    Private groups get a sentence on epsilon. A group in which a seed has diverged or exploded is never best.
     """
     outcomes = [*_outcome(groups, "diverged"), *_outcome(groups, "exploded")]
     return [*_best(groups), *outcomes, *_unfinished(groups), *_privacy(groups)]

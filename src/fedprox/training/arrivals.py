@@ -1,4 +1,4 @@
-"""What the arrival server asks of those who bring it replies: devices elsewhere that work at their own pace."""
+"""The interface between the arrival server and remote devices that work at their own pace."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ class Assignment(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrival:
-    """What came of an assignment: a reply, or why there is none.
+    """The outcome of an assignment: a reply, or why there is none.
 
     Attributes:
-      is_over: whether nothing more can come of it; False where the server has stopped waiting for a reply that may
-        still come.
+      is_over: whether it is settled; False if the server has stopped waiting for a reply that may still arrive.
       was_cut_off: whether a deadline ended the work.
       columns: further fields of `devices.jsonl`.
     """
@@ -54,7 +53,7 @@ class Arrival:
 
 
 Choose = Callable[[Collection[int]], Sequence[Assignment]]
-"""Whom to ask next, of the devices that can be asked."""
+"""Which devices to ask next, of those that can be asked."""
 
 
 class Arrivals(Protocol):
@@ -64,15 +63,15 @@ class Arrivals(Protocol):
         """Return the next event: a device was asked, or its work has ended.
 
         Every event is kept on disk before it is returned. What was kept before a server ended is returned again, from
-        the position of its checkpoint on. Then assignments under way whose message is lost are sent again, and free
-        places are given to whom `choose` returns. None: no device is at work, and none can be asked now.
+        the position of its checkpoint on. Then assignments in progress whose message is lost are sent again, and free
+        places go to the devices that `choose` returns. None: no device is at work, and none can be asked now.
         """
 
     def values(self) -> dict[str, Any]:
         """Return what a checkpoint keeps, in plain JSON values."""
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Go back to what `values` returned."""
+        """Restore what `values` returned."""
 
     def take_late(self) -> int:
-        """Return how many late replies were refused since this was last asked."""
+        """Return how many late replies were refused since the last call."""

@@ -1,4 +1,4 @@
-"""What a run will cost, told before it starts: mini-batch steps, the unit of every budget.
+"""The cost of a run, estimated before it starts: mini-batch steps, the unit of every budget.
 
 A step takes from a microsecond (softmax regression) to tens of milliseconds (an LSTM). A run whose steps would take
 years at a microsecond each is refused; one that will take an hour or more is announced.
@@ -23,14 +23,14 @@ MOST_PER_DEVICE, MOST_IN_ALL, MANY = 10**9, 10**13, 10**9
 
 
 def check_start(config: Config, population: Population, mu_controller: MuController | None) -> None:
-    """Refuse a run that could not end, and warn of what a user would want to know before it starts."""
+    """Refuse a run that could never end, and warn about what a user should know before it starts."""
     check_cost(config, population)
     if mu_controller is None:
         warn_of_full_participation(config, population.devices)
 
 
 def check_cost(config: Config, population: Population) -> None:
-    """Refuse a run that could not end, and warn of one that is very long."""
+    """Refuse a run that could never end, and warn about one that is very long."""
     largest = int(np.diff(population.train.offsets).max())
     per_device = config.solver.epochs * int(steps_per_epoch(largest, config.solver.batch_size))
     if per_device > MOST_PER_DEVICE:

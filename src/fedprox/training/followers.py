@@ -1,4 +1,4 @@
-"""What follows a run while it is under way: a progress bar, and experiment trackers."""
+"""What follows a run in progress: a progress bar, and experiment trackers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Followers:
     Args:
       config: the run's config.
       out: the run folder; trackers write in it or beside it.
-      name: what the bar is called; by default the config's method.
-      progress: show a bar: on a terminal or in a notebook, and nowhere else.
+      name: the label of the bar; defaults to the config's method.
+      progress: show a bar, on a terminal or in a notebook only.
       track: names of trackers, or one name.
     """
 

@@ -1,4 +1,4 @@
-"""The records of a run under way: its rows, what they say of its outcome, and the folder that keeps them.
+"""The records of a run in progress: its rows, its outcome so far, and the folder that keeps them.
 
 A simulation and a federation of real devices keep the same journal, so that whatever reads one reads the other.
 """
@@ -66,13 +66,13 @@ class Journal:
             self.folder.metrics(row)
 
     def round(self, row: dict[str, Any]) -> None:
-        """Record who took part in a round, and how."""
+        """Record which devices took part in a round, and how."""
         self.devices.append(row)
         if self.folder is not None:
             self.folder.devices(row)
 
     def reason_to_stop(self) -> str | None:
-        """Return why the run is to end, if `[stop]` asks for it."""
+        """Return why the run is to end, if a rule of `[stop]` applies."""
         if self._config.stop.diverged and self._outcome.diverged_round is not None:
             return "diverged"
         if self._config.stop.converged and self._outcome.converged_round is not None:
@@ -82,13 +82,13 @@ class Journal:
         return None
 
     def save(self, state: State, more: Mapping[str, Any]) -> None:
-        """Write a checkpoint; `more` are plain values beside the state's own."""
+        """Write a checkpoint; `more` are plain values besides the state's own."""
         if self.folder is not None:
             values = {**state.values(), "seconds": self.seconds, **more}
             self.folder.save(Checkpoint(state.round, state.tensors(), values))
 
     def go_back(self, state: State, method: Method, secure: Secure) -> Mapping[str, Any] | None:
-        """Go back to the folder's checkpoint and return its plain values; None where there is none.
+        """Restore the folder's checkpoint and return its plain values; None where there is none.
 
         The folder is changed only once the checkpoint fits. From now on it has what devices remember; `secure` turns
         that into trees of arrays.
@@ -113,7 +113,7 @@ class Journal:
         return saved.state
 
     def summary(self, ended: str, round: int) -> dict[str, Any]:
-        """Return what every summary begins with."""
+        """Return the common first part of every summary."""
         last = self.history[-1]
         return {
             "ended": ended,
@@ -132,6 +132,6 @@ class Journal:
 
 
 def _judged_loss(row: Mapping[str, Any]) -> float | None:
-    """Return the loss that says whether a run has converged or diverged; reports of devices are trimmed for it."""
+    """Return the loss that decides whether a run has converged or diverged; reports of devices are trimmed for it."""
     loss: float | None = row.get("trimmed_loss", row["train_loss"])
     return loss

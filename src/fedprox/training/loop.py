@@ -45,13 +45,13 @@ __all__ = ["run_training"]
 def run_training(
     parts: RunParts, engine: Engine, measurer: Measuring, journal: Journal, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    """Run all rounds that are left, wherever the devices work and whatever measures the model."""
+    """Run all remaining rounds, wherever the devices work and whatever measures the model."""
     with interrupts_between_rounds() as interrupted:
         return _Run(parts, engine, measurer, journal).to_the_end(callbacks, interrupted)
 
 
 class _Run:
-    """A run under way: its parts, its records and the steps of a round."""
+    """A run in progress: its parts, its records and the steps of a round."""
 
     def __init__(self, parts: RunParts, engine: Engine, measurer: Measuring, journal: Journal) -> None:
         self.parts = parts
@@ -65,7 +65,7 @@ class _Run:
         self.server = build_server(parts, engine, self.merge_step, self._save, self._losses)
 
     def to_the_end(self, callbacks: Sequence[Callback], interrupted: Callable[[], bool]) -> Result:
-        """Run all rounds that are left, or until a callback, `[stop]` or an interrupt ends the run."""
+        """Run all remaining rounds, or until a callback, `[stop]` or an interrupt ends the run."""
         clock = time.perf_counter()
         self.engine.compile(self.state.params)
         self.measurer.compile(self.state.params)
@@ -96,7 +96,7 @@ class _Run:
 
     @quiet
     def _run_round(self) -> tuple[dict[str, Any], mu.Signals]:
-        """Take one round t -> t + 1 and return its record, and what mu may learn from it."""
+        """Take one round t -> t + 1 and return its record, and the signals for mu."""
         clock = time.perf_counter()
         state, before = self.state, self.state.params
         used_mu = self.method.subproblem_mu(state.controller.mu)
@@ -124,7 +124,7 @@ class _Run:
         return record, self._signals(plan, outcome, before) if mu.learns(state.controller) else mu.Signals(None)
 
     def _signals(self, plan: RoundPlan, outcome: RoundOutcome, before: Tree) -> mu.Signals:
-        """Return what mu may learn from a round, but for what is measured after it."""
+        """Return the signals of a round for mu, except those measured after it."""
         drift2 = tuple(drift for drift in outcome.drift2 if drift is not None)
         mean = self.method.averaged_model(outcome.averaged, self.state.params)
         coverage = float(plan.cohort.samples[plan.kept].sum() / len(self.population.train))
@@ -137,7 +137,7 @@ class _Run:
         )
 
     def _count(self, plan: RoundPlan, answer: RoundOutcome) -> dict[str, Any]:
-        """Add up the bytes of a round and move the clock on; return what the record says of them."""
+        """Add up the bytes of a round and advance the clock; return the fields of its record."""
         sent = answer.bytes or bytes_sent(plan, self.parts.traffic)
         self.state.bytes += sum(sent)
         if plan.timed is None:
@@ -149,7 +149,7 @@ class _Run:
         return {"seconds": seconds.tolist(), "bytes": sent}
 
     def _measure(self, round_record: Mapping[str, Any], signals: mu.Signals) -> dict[str, Any] | None:
-        """Measure the model if its round is a measured one; let mu and the outcome see what came of the round."""
+        """Measure the model if its round is a measured one; update mu and the outcome."""
         state, clock = self.state, time.perf_counter()
         used_mu = round_record.get("mu", self.method.subproblem_mu(state.controller.mu))
         is_due = is_measured(state.round, self.config)
@@ -184,14 +184,14 @@ class _Run:
         return self.measurer.losses_of(self.state.params, devices, self._own_models())
 
     def _rounds_since_measured(self) -> list[Mapping[str, Any]]:
-        """Return the records of the rounds after the one that was measured last, but for the one under way."""
+        """Return the records of the rounds since the last measured one, without the current one."""
         if not self.journal.history:
             return []
         measured = self.journal.history[-1]["round"]
         return list(takewhile(lambda row: row["round"] > measured, reversed(self.journal.devices)))
 
     def _measure_models(self) -> Measures | None:
-        """Measure the model, and beside it the devices' second models where the method has such."""
+        """Measure the model, and the devices' second models if the method has them."""
         measures = self.measurer.measure(self.state.params, self._own_models())
         if measures is None or not self.method.personal_models:
             return measures
@@ -199,7 +199,7 @@ class _Run:
         return replace(measures, own={**measures.own, **accuracies})
 
     def _own_models(self) -> Mapping[int, Tree]:
-        """Return the models of the devices that are measured with one of their own."""
+        """Return the models of the devices that are measured with their own."""
         return self._models(self.method.device_model) if self.method.own_models else {}
 
     def _personal_models(self) -> Mapping[int, Tree]:
@@ -210,7 +210,7 @@ class _Run:
         return DeviceModels(self.state.devices, self.engine.secure, partial(model_of, self.state.params))
 
     def _evaluation(self) -> list[dict[str, Any]]:
-        """Return one record per device of the final model, with its name and what its second model gives."""
+        """Return one record per device of the final model, with its name and the results of its second model."""
         personal = self._personal_models() if self.method.personal_models else None
         rows = self.measurer.per_device(self.state.params, self._own_models(), personal)
         return [{**row, "name": self.population.name(row["device"])} for row in rows]
@@ -222,10 +222,10 @@ class _Run:
         return {"bytes": self.state.bytes, **times}
 
     def _tell(self, callbacks: Sequence[Callback], metrics: Any, devices: Any) -> str | None:
-        """Tell the callbacks of a round, and return why they end the run, if they do."""
+        """Call the callbacks after a round, and return why they end the run, if they do."""
         progress = Progress(self.state.round, self.config.rounds, metrics, devices, self.state.params)
         try:
-            answers = [callback(progress) for callback in callbacks]  # all are told, also after one has said stop
+            answers = [callback(progress) for callback in callbacks]  # all are called, even after one has returned True
         except KeyboardInterrupt:  # the round is complete, so that what was done can be kept
             return "interrupted"
         return "stopped" if any(answers) else None
@@ -235,7 +235,7 @@ class _Run:
 
     @property
     def _released(self) -> int:
-        """How many rounds have been sent out, which is what privacy costs."""
+        """How many rounds have been sent out, which determines the privacy loss."""
         return self.state.round if self.parts.released is None else self.parts.released()
 
     def _finish(self, ended: str, compile_seconds: float) -> Result:

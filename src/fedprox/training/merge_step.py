@@ -1,4 +1,4 @@
-"""The step of a round that changes the model: replies become the next model and what the server remembers."""
+"""The step of a round that changes the model: replies are merged into the next model and what the server remembers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MergeStep:
 
     @property
     def wants_drift(self) -> bool:
-        """Whether devices are to say how far they went."""
+        """Whether devices report how far they moved."""
         return mu.learns(self._state.controller) or self.mechanism is not None
 
     def merge(self, plan: RoundPlan, outcome: RoundOutcome) -> None:
@@ -63,7 +63,7 @@ class MergeStep:
             state.params = total(before, scale(difference(state.params, before), plan.mixing))
 
     def merged(self, received: Sequence[Received]) -> tuple[Tree, Tree]:
-        """Return the model and the server's memory after a merge of replies; of none, as they are."""
+        """Return the model and the server's memory after a merge of replies; unchanged if there are none."""
         state, method = self._state, self._method
         if not received:
             return state.params, state.server

@@ -1,7 +1,7 @@
-"""The plan of a round: who takes part, with how much work, and who is kept.
+"""The plan of a round: which devices take part, with how much work, and which are kept.
 
 It follows from the config, the population and the method's rule for stragglers alone, and on a clock from the simulated
-time, so that every comparison has the same devices, stragglers and budgets, and what a round did can be asked
+time, so that every comparison has the same devices, stragglers and budgets, and the plan of a round can be computed
 without running it.
 """
 
@@ -38,7 +38,7 @@ __all__ = ["RoundPlan", "check_plan", "plan_round", "settle"]
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What is settled before the devices of a round start; arrays in the order of the round's list."""
+    """What is fixed before the devices of a round start; arrays in the order of the round's list."""
 
     round: int
     cohort: Cohort
@@ -50,7 +50,7 @@ class RoundPlan:
     timed: Timed | EventTimes | None = None  # what the clock says, where there is one
     weighs_draws: bool = False  # whether replies are averaged by draws, and not by n_k
     max_weight: float = 1.0  # of one device
-    mixing: float = 1.0  # how far the model goes to what the merge gives
+    mixing: float = 1.0  # how far the model moves towards the merged one
 
     def record(self) -> dict[str, Any]:
         """Return the plan as the fields of `devices.jsonl`."""
@@ -83,12 +83,12 @@ class SecondDraw:
     weights: NDArray[np.float64]  # 0 for one that has failed in this round
 
     def record(self) -> dict[str, Any]:
-        """Return the draw as it stands in `devices.jsonl`."""
+        """Return the draw as the fields of `devices.jsonl`."""
         return {"device": self.cohort.devices.tolist(), "weight": self.weights.tolist()}
 
 
 def check_plan(method: Method, clock: Clock | None, per_round: int, devices: int) -> None:
-    """Refuse a method whose rounds the clock cannot plan, and warn of one that wants all devices."""
+    """Refuse a method whose rounds the clock cannot plan, and warn about one that needs all devices."""
     if method.wants_all_devices and per_round < devices:
         warnings.warn(
             f"the theory of {method.name} needs every device in every round; `devices.per_round` is {per_round} of "
@@ -167,7 +167,7 @@ def plan_round(
 def settle(
     plan: RoundPlan, config: Config, method: Method, replied: NDArray[np.bool_], cut_off: NDArray[np.bool_]
 ) -> RoundPlan:
-    """Return the plan as it came out: without those who did not reply, and with those cut off as stragglers."""
+    """Return the plan as carried out: without the devices that did not reply, and with those cut off as stragglers."""
     if not cut_off.any() and np.array_equal(replied & plan.kept, plan.kept):
         return plan
     work = replace(plan.work, straggler=plan.work.straggler | cut_off)

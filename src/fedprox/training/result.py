@@ -1,4 +1,4 @@
-"""What a callback is told during a run, and what a run returns."""
+"""What a callback receives during a run, and what a run returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Callback", "Progress", "Result"]
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback is told after every round, and once for the initial model (round 0)."""
+    """What a callback receives after every round, and once for the initial model (round 0)."""
 
     round: int
     rounds: int
@@ -37,16 +37,16 @@ Callback = Callable[[Progress], bool | None]
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What a run gives. In a notebook it shows its outcome and its curves.
+    """The result of a run. In a notebook it displays its outcome and its curves.
 
     Attributes:
       history: one row per measured round (`history.to_pandas()`, `history.to_polars()`).
-      devices: one row per round: who took part, and how.
+      devices: one row per round: which devices took part, and how.
       params: the final parameters.
       summary: the outcome in a few values.
       config: the run's config.
       path: the run folder, or None where nothing was written.
-      personal: with `[personal]` or a method of personal models, the own model of each device that has taken part.
+      personal: with `[personal]` or a method of personal models, the personal model of each device that has taken part.
     """
 
     history: History

@@ -1,4 +1,4 @@
-"""What a round leaves in `metrics.jsonl` and `devices.jsonl`, beside its plan."""
+"""What a round adds to `metrics.jsonl` and `devices.jsonl`, besides its plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bytes_sent(plan: RoundPlan, traffic: Traffic) -> list[int]:
 def stopped_by(
     plan: RoundPlan, answer: RoundOutcome, gamma: float, solver_for: Callable[[int], Solver]
 ) -> list[str | None]:
-    """Say for each device what ended its work; None for one not asked.
+    """Return for each device what ended its work; None for one not asked.
 
     "deadline" where the time was up. "budget" where another epoch, or another gradient over all samples, would not
     have fitted. Otherwise "gamma" where the target is known to be met: its solver stops early for nothing else, or
@@ -54,7 +54,7 @@ _ROUNDING = 1 + 1e-4  # a solver has its own program for the norm
 
 
 def clipped(answer: RoundOutcome, norm: float) -> list[bool | None]:
-    """Say for each device whether its update was longer than the norm it is clipped to; None for one not asked."""
+    """Return for each device whether its update was longer than the norm it is clipped to; None for one not asked."""
     return [None if drift2 is None else not drift2 <= norm * norm for drift2 in answer.drift2]
 
 

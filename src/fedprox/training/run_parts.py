@@ -23,7 +23,7 @@ __all__ = ["RunParts"]
 
 @dataclass(frozen=True)
 class RunParts:
-    """What a run is made of, beside where it works, what measures it and where it is recorded.
+    """The parts of a run, besides its engine, its measures and its records.
 
     Attributes:
       state: where it starts; it changes from round to round.

@@ -28,13 +28,13 @@ class GivenModel(NamedTuple):
 
 
 class UnderWay(Protocol):
-    """Work that is under way between two rounds."""
+    """Work in progress between two rounds."""
 
     def values(self) -> dict[str, Any]:
         """Return what a checkpoint keeps, in plain JSON values."""
 
     def restore(self, values: dict[str, Any], *, now: float, version: int) -> None:
-        """Go back to what `values` returned, at a simulated moment and with a version of the model."""
+        """Restore what `values` returned, at a simulated moment and with a version of the model."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class State:
     """The model, what server and devices remember, and mu, after `round` rounds.
 
     Devices are remembered only once they have taken part, so that a million idle ones cost nothing. What they remember
-    is held as the engine gave it, which may be a reference to where it is; with a run folder, beyond a number that fits
+    is held as the engine returned it, possibly as a reference; with a run folder, beyond a number that fits
     into memory, it is on disk (`fedprox.runs.device_store`).
 
     A server that merges replies as they arrive has devices at work between two rounds: its time line, and each version
@@ -79,7 +79,7 @@ class State:
         return {**values, "known": write_known(self.known)} if self.known else values
 
     def go_back(self, round: int, tensors: Mapping[str, Any], values: Mapping[str, Any], method: Method) -> None:
-        """Become the state that `tensors` and `values` were taken of, but for what devices remember."""
+        """Restore the state that `tensors` and `values` were taken from, except what devices remember."""
         groups = by_owner(tensors)
         self.round = round
         self.params = unflatten_names(groups.pop("params"), like=self.params)

@@ -26,7 +26,7 @@ def build_tasks(plan: RoundPlan, samples: int, states: Mapping[int, Any]) -> Tas
 
 
 def gradient_tasks(plan: RoundPlan, tasks: Sequence[Task | None], samples: int) -> Sequence[Task | None]:
-    """Return who is asked for a gradient at w^t: the round's own devices, or those of the second draw."""
+    """Return the devices that are asked for a gradient at w^t: the round's own devices, or those of the second draw."""
     if plan.second is None:
         return tasks
     cohort, weights = plan.second.cohort, plan.second.weights.tolist()

@@ -1,8 +1,8 @@
 """Servers: what decides when the model moves, and with which replies.
 
-The loop asks a server for the next round: who took part, and what came of it. The synchronous server plans a round and
-waits for it; over-selection is a plan of its kind. The event server takes replies as they arrive on the simulated
-clock, the arrival server those of real devices.
+The loop gets the next round from a server: which devices took part, and the outcome. The synchronous server plans a
+round and waits for it; over-selection is a plan of its kind. The event server takes replies as they arrive on the
+simulated clock, the arrival server those of real devices.
 """
 
 from __future__ import annotations

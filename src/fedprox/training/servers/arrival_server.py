@@ -1,17 +1,18 @@
 """The arrival server: the model moves as replies of real devices arrive, whenever that is.
 
 *buffered* and *asynchronous* move the model with every `systems.buffer` replies, or with each, by the rules of the
-event server (`event_server`). The place of a device that has replied is free at once, so that none waits for another.
+event server (`event_server`). The place of a device that has replied is free at once, so that no device waits for
+another.
 
 With `deploy.late` = "merge" a *synchronous* server asks the devices of a round and waits for them until the deadline.
-A reply that comes later is merged in the round in which it arrives, as the move that it is,
+A reply that arrives later is merged in the round of its arrival, as an update,
 
     w^{t+1} = w^t + sum_k weight_k (w_k - a_k),        weight_k in proportion to n_k (1 + s_k)^-staleness
 
 with s_k = 0 for those in time: where none is late, these are the rounds of the synchronous server.
 
 A device asked at version t draws what it would draw in round t + 1 of the synchronous server, and is asked at most once
-per version. One that is offline, or still at work, is passed over for the next candidate.
+per version. One that is offline, or still at work, is skipped for the next candidate.
 """
 
 from __future__ import annotations
@@ -90,22 +91,22 @@ class ArrivalServer:
         return settled
 
     def resume(self) -> None:
-        """Continue: the state has gone back, and what is under way with it."""
+        """Continue after the state, and the work in progress with it, was restored."""
 
     def values(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of work that is under way, in plain JSON values."""
+        """Return what a checkpoint keeps of work in progress, in plain JSON values."""
         rows = [list(assignment) for assignment in self._under_way.values()]
         overdue = sorted(self._overdue)
         return {"asked": self._asked, "under_way": rows, "overdue": overdue, **self._arrivals.values()}
 
     def restore(self, values: Mapping[str, Any], *, now: float, version: int) -> None:
-        """Go back to what `values` returned."""
+        """Restore what `values` returned."""
         self._under_way = {row[0]: Assignment(*row) for row in values["under_way"]}
         self._asked, self._overdue = values["asked"], set(values["overdue"])
         self._arrivals.restore(values)
 
     def _end(self, arrival: Arrival, ended: Ended) -> None:
-        """Take note of what came of an assignment."""
+        """Record the outcome of an assignment."""
         order = arrival.order
         assignment = self._under_way.pop(order) if arrival.is_over else self._under_way[order]
         was_overdue = order in self._overdue
@@ -156,10 +157,10 @@ class ArrivalServer:
         kept = self._method.kept(_workload(replied))
         return sum(each.draws for (each, _), is_kept in zip(replied, kept.tolist(), strict=True) if is_kept)
 
-    # --- whom to ask
+    # --- which devices to ask
 
     def _choose(self, here: Collection[int]) -> list[Assignment]:
-        """Return whom to ask now, of the devices that can be asked."""
+        """Return the devices to ask now, of those that can be asked."""
         self._here = here
         return self._choose_round() if self._has_rounds else self._fill_places()
 
@@ -201,7 +202,7 @@ class ArrivalServer:
         return asked
 
     def _list_candidates(self) -> Candidates:
-        """Return whom the current version may be given to, in the order of its round."""
+        """Return the devices that may receive the current version, in the order of its round."""
         chosen, offsets = self._config.devices, self._parts.population.train.offsets
         most = most_candidates(max(chosen.per_round, self._concurrency))
         blocks = candidate_blocks(
@@ -220,7 +221,7 @@ class ArrivalServer:
     def _stays(self, device: int, now: float) -> float:
         return _THERE if device in self._here else _AWAY
 
-    # --- what came of it
+    # --- outcomes
 
     def _plan(self, ended: Ended) -> RoundPlan:
         systems = self._config.systems
@@ -257,7 +258,7 @@ class ArrivalServer:
         return self._state.round - np.array([assignment.version for assignment, _ in ended], np.int64)
 
     def _outcome(self, plan: RoundPlan, ended: Ended) -> RoundOutcome:
-        """Return what came of the replies that are merged, as replies to the current model."""
+        """Return the outcome of the replies that are merged, as replies to the current model."""
         state = self._state
         given = state.given[state.round]
         masses = plan.cohort.samples / len(self._parts.population.train)

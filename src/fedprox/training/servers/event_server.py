@@ -14,14 +14,14 @@ version,
 
     w^{t+1} = w^t + mixing (1 + s_k)^-staleness (w_k - a_k)
 
-(The source mixes models, w^t + alpha (w_k - w^t), which takes w^t back towards a_k. Here the device's move is added, as
-with a buffer; both are the same where nothing moved meanwhile.) A method with a server step of its own takes it for
+(The source mixes models, w^t + alpha (w_k - w^t), which takes w^t back towards a_k. Here the device's update is added,
+as with a buffer; both are the same where nothing moved meanwhile.) A method with a server step of its own takes it for
 the reply, and the model goes that part of the way.
 
 The proximal term of a device is anchored at a_k, the model that it was given.
 
-Solving is lazy. The time line says who replies when; a reply is worked out when it is merged, together with those that
-are still to come, whatever version their devices were given, so that the engine has many devices at a time. No bit
+Solving is lazy. The time line determines which device replies when; a reply is computed when it is merged, together
+with later ones, whatever version their devices were given, so that the engine has many devices at a time. No bit
 depends on that.
 """
 
@@ -98,7 +98,7 @@ class EventServer:
         return SettledRound(plan, outcome)
 
     def resume(self) -> None:
-        """Continue with the devices that were at work; what they reply is worked out again."""
+        """Continue with the devices that were at work; their replies are computed again."""
         at_work = list(self._timeline.queue)
         self._held.add(at_work)
         self._users = Counter(job.version for job in at_work)
@@ -127,7 +127,7 @@ class EventServer:
         return RoundPlan(round, cohort, work, failed, kept, weights, None, timed, by_draws, mixing=mixing)
 
     def _outcome(self, plan: RoundPlan, instant: Instant, held: Sequence[HeldReply | None]) -> RoundOutcome:
-        """Return what came of the replies that are merged, as replies to the current model."""
+        """Return the outcome of the replies that are merged, as replies to the current model."""
         masses = plan.cohort.samples / len(self._parts.population.train)
         tasks = TaskList(plan.kept, plan.cohort.devices, plan.work.budget, plan.weights, masses, {})
         wants = self._config.measure.gamma, self._merge_step.needs_every_reply
@@ -156,7 +156,7 @@ class EventServer:
         return replace(outcome, averaged=averaged, summed=summed)
 
     def _shifts(self, versions: set[int]) -> dict[int, Tree]:
-        """Return what makes replies to earlier versions replies to the current one."""
+        """Return the correction that turns replies to earlier versions into replies to the current one."""
         state = self._state
         centre = self._method.centre(state.server, state.params)
         earlier = sorted(versions - {state.round})
@@ -167,7 +167,7 @@ class EventServer:
         return Broadcast(version + 1, given.params, given.sent, given.mu, self._merge_step.wants_drift)
 
     def _solve(self, jobs: Sequence[Job]) -> list[HeldReply]:
-        """Have devices work, which are sorted by the version that they were given."""
+        """Let devices work, sorted by the version that they were given."""
         by_version = [list(own) for _, own in groupby(jobs, key=lambda job: job.version)]
         outcomes = self._engine.solve_versions([self._request(own) for own in by_version])
         held: list[HeldReply] = []
@@ -216,7 +216,7 @@ def _stacked(
 
 
 def _most_held(parts: RunParts, engine: Engine) -> int:
-    """Return how many replies to a version are worked out at a time: as many as fit 64 MB, or two for each worker."""
+    """Return how many replies to a version are computed at a time: as many as fit 64 MB, or two for each worker."""
     return max(2 * engine.workers, min(256, _STACKED // max(count_bytes(parts.state.params), 1)))
 
 

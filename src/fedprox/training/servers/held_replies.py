@@ -1,7 +1,7 @@
-"""Replies that are worked out before they are merged.
+"""Replies that are computed before they are merged.
 
-Replies of devices at work can be worked out together, in any number: a reply depends on nothing but the model that the
-device was given, the device and its draws. All are worked out when the first of them is needed.
+Replies of devices at work can be computed together, in any number: a reply depends on nothing but the model that the
+device was given, the device and its draws. All are computed when the first of them is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class HeldReplies:
     """What devices at work will reply.
 
     Args:
-      solve: has jobs done, which may be on different versions; gives what they reply in their order.
+      solve: computes jobs, which may be on different versions; returns their replies in order.
       most: how many jobs are done at a time, unless more are needed.
     """
 
@@ -39,7 +39,7 @@ class HeldReplies:
         self._known: dict[int, HeldReply] = {}
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Take note of jobs that will reply; those that are done already stay so."""
+        """Register jobs that will reply; those that are done already stay done."""
         for job in jobs:
             if job.replies and job.order not in self._known:
                 self._waiting[job.order] = job
@@ -50,12 +50,12 @@ class HeldReplies:
         return [self._known.pop(job.order) if job.replies else None for job in jobs]
 
     def steps(self, jobs: Sequence[Job]) -> list[int]:
-        """Return how many steps jobs take, which are done for that."""
+        """Return how many steps jobs take; computes the jobs."""
         self._need(jobs)
         return [self._known[job.order].steps for job in jobs]
 
     def _need(self, jobs: Sequence[Job]) -> None:
-        """Have jobs done, and with them others that wait, those that end next first."""
+        """Compute jobs, and with them waiting ones, in the order of their ends."""
         needed = {job.order: self._waiting.pop(job.order) for job in jobs if job.order not in self._known}
         if not needed:
             return

@@ -1,7 +1,7 @@
-"""What a server that merges replies as they arrive cannot do, told before the run starts.
+"""Checks, before the run starts, of what a server that merges replies as they arrive cannot do.
 
-A late reply must mean the same as one in time: a move that a device made by itself from the model that it was given.
-Methods declare what they need beside that.
+A late reply must mean the same as one in time: the update of a single device from the model that it was given. Methods
+declare what else they need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the loop asks of a server, and what it gets."""
+"""The interface between the loop and a server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Server(Protocol):
     """What decides when the model moves, and with which replies."""
 
     def next_round(self) -> SettledRound:
-        """Have devices work until the model can move, from version t to t + 1."""
+        """Let devices work until the model can move, from version t to t + 1."""
 
     def resume(self) -> None:
-        """Continue from the state of the run, which has gone back to a checkpoint."""
+        """Continue from the state of the run, which was restored from a checkpoint."""

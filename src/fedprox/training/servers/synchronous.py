@@ -21,7 +21,7 @@ __all__ = ["SynchronousServer"]
 
 
 class SynchronousServer:
-    """Has the devices of a round work, wherever the engine has them, and repeats a round that had too few replies."""
+    """Runs the devices of a round on the engine, and repeats a round that had too few replies."""
 
     def __init__(
         self, parts: RunParts, engine: Engine, merge_step: MergeStep, save: Callable[[], None], losses: Losses
@@ -31,7 +31,7 @@ class SynchronousServer:
         self._config, self._method, self._state = parts.config, parts.method, parts.state
 
     def next_round(self) -> SettledRound:
-        """Have the devices of the next round work."""
+        """Let the devices of the next round work."""
         repeated: list[dict[str, str]] = []
         while True:
             planned = self._plan()
@@ -85,7 +85,7 @@ class SynchronousServer:
         )
 
     def _check_repeats(self, shortfall: str, repeated: Sequence[Mapping[str, str]]) -> None:
-        """End the run, in a way that it can be resumed, where a round has been repeated often enough."""
+        """End the run, resumable, if a round has been repeated often enough."""
         if len(repeated) > self._config.deploy.repeats:
             self._save()
             last = ", ".join(f"device {device}: {problem}" for device, problem in repeated[-1].items())

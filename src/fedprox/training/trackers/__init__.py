@@ -1,7 +1,7 @@
-"""Experiment trackers: the same metrics, also where a team already looks.
+"""Experiment trackers: the same metrics in TensorBoard, MLflow or Weights & Biases.
 
-A tracker is a callback that is told of every round, and is closed at the end. Each needs its own package, which is
-imported only when the tracker is asked for. All of them write files; none needs an account or a network.
+A tracker is a callback that is called after every round, and is closed at the end. Each needs its own package, which is
+imported only when the tracker is used. All of them write files; none needs an account or a network.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ NAMES = ("mlflow", "tensorboard", "wandb")
 
 
 class Tracker(Protocol):
-    """What follows a run. Nothing may be written before the first call: until then the run may be refused."""
+    """A tracker of a run. Nothing may be written before the first call: until then the run may be refused."""
 
     def __call__(self, progress: Progress) -> None:
-        """Take note of a round."""
+        """Record a round."""
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Take note of the end."""
+        """Record the end of the run."""
 
 
 def build(name: str, folder: Path, config: Config) -> Tracker:

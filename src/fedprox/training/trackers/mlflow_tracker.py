@@ -26,7 +26,7 @@ def tracker(folder: Path, config: Config) -> MlflowTracker:
     """Return the tracker for the run in `folder`."""
     address = os.environ.get("MLFLOW_TRACKING_URI") or (folder.parent.resolve() / "mlruns").as_uri()
     if address.startswith("file:"):
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow keeps plain folders as an option to ask for
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow supports plain folders only on request
     return MlflowTracker(address, folder, config)
 
 
@@ -51,7 +51,7 @@ class MlflowTracker:
             self._client.log_batch(self._run, metrics=metrics)
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Say how the run ended."""
+        """Record how the run ended."""
         if self._client is not None:
             self._client.set_tag(self._run, "fedprox.ended", summary["ended"])
             self._client.set_terminated(
