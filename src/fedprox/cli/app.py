@@ -67,14 +67,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an
 
 
 def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Print a user's error, or a warning, as one sentence; an error ends the command with its exit code."""
+    """Print a user's error or a warning as one sentence; an error ends the command with its exit code."""
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         from fedprox.config.part_search import allow_current_folder
 
         warnings.showwarning = _show_warning
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its notes on a home that cannot be written
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its warnings about a home folder that is not writable
         allow_current_folder()
         try:
             command(*args, **kwargs)
@@ -95,7 +95,7 @@ def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def say_system_error(error: OSError) -> None:
-    """Say what the system refused: a file, a folder, or to print more (a full disk behind standard output)."""
+    """Print what the system refused: a file, a folder, or more output (a full disk behind standard output)."""
     place = f"{error.filename}: " if error.filename else ""
     text = f"fedprox: {place}{error.strerror or error}"
     if error.errno == errno.ENOSPC and not place:

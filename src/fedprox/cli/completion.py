@@ -1,7 +1,7 @@
 """Shell completion: recipes, settings, methods and other names.
 
 Bash takes `=` and `:` for ends of words, so that `-s method.name=fedd` arrives as three words, and only the last one is
-replaced. `bash_words` puts them together again for Typer, and prints what belongs after the break.
+replaced. `bash_words` joins them again for Typer, and prints the part after the break.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def complete_tracker(incomplete: str) -> list[str]:
 
 
 def join_words(words: list[str], current: int) -> tuple[list[str], int, str]:
-    """Put words together that Bash has taken apart.
+    """Join words that Bash has split.
 
     Returns the words, the place of the one that the cursor is at, and what of it lies before its last break.
 

@@ -130,7 +130,7 @@ def _measured_words(row: dict[str, Any], cores: int, duration: Callable[[float],
 
 
 class _Bar:
-    """What is left and for how long: a bar on a terminal, elsewhere a line each time another twentieth is done."""
+    """The remaining runs and time: a bar on a terminal, elsewhere a line for every twentieth that is done."""
 
     def __init__(self, setting: Setting, workers: int) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
@@ -157,7 +157,7 @@ class _Bar:
         self._progress.stop()
 
     def start(self, todo: Sequence[Job], done: int) -> None:
-        """Take note of what is to be run."""
+        """Record the runs to do."""
         from fedprox.paper.remaining import Remaining
         from fedprox.paper.runs import expected_seconds
         from fedprox.runs.summary_text import counted

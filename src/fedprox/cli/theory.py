@@ -32,7 +32,7 @@ def theory(
     ] = 100,
     as_json: Json = False,
 ) -> None:
-    """Say what the paper's theorems guarantee for a run.
+    """Show what the paper's theorems guarantee for a run.
 
     For S-DANE, FedExProx and FedADMM it says which conditions of their theorems the run meets. A run of FedProx is
     repeated, and in every round all devices are solved (beyond --devices the chosen ones alone, which

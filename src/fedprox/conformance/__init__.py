@@ -1,4 +1,4 @@
-"""A conformance suite for FedProx: known problems for any local update, and messages that say what is wrong.
+"""A conformance suite for FedProx: known problems for any local update, and messages that explain a failure.
 
 fedprox conformance my_package.my_module:my_function
 """

@@ -5,8 +5,8 @@ The update is any function
     f(params: dict[str, ndarray], x, y, *, mu, learning_rate, epochs, batch_size, seed) -> dict[str, ndarray]
 
 that starts from w^t = `params` and takes `epochs` epochs of mini-batch SGD on h(w; w^t) = F(w) + (mu/2) ||w - w^t||^2,
-ceil(n / batch_size) steps each, for the two-layer linear model of `fedprox.conformance.problem`. Where it has a further
-keyword `embedding` it is also called with embedding=True on the problem with sparse embeddings.
+ceil(n / batch_size) steps each, for the two-layer linear model of `fedprox.conformance.problem`. If it has a further
+keyword `embedding`, it is also called with embedding=True on the problem with sparse embeddings.
 
 Two steps at least are needed: the term is zero at the anchor.
 """
@@ -76,7 +76,7 @@ def _tried(one: Callable[[Update], str], update: Update) -> str:
         return one(update)
     except _UnusableError as error:
         return str(error)
-    except Exception as error:  # whatever the function does is its outcome, not ours
+    except Exception as error:  # any exception of the function is the outcome of the check
         return f"it raised {type(error).__name__}: {error}"
 
 
@@ -115,7 +115,7 @@ def _momentum(update: Update, problem: Problem) -> str:
 
 def _layers(update: Update) -> str:
     if _momentum(update, layers_problem()):
-        return ""  # said where it belongs
+        return ""  # reported by another check
     term, distance = _term(update, layers_problem())
     for name, array in distance.items():
         times = float(np.sum(term[name] * array) / (_MU * np.sum(array**2)))
@@ -247,7 +247,7 @@ def _call(
     given: Params | None = None,
     **more: Any,
 ) -> Params:
-    """Return the update's answer in double precision, or say why it cannot be used."""
+    """Return the update's result in double precision; raises an error if it cannot be used."""
     params = given or {name: array.copy() for name, array in problem.params.items()}
     size = len(problem.y) if batch_size is None else batch_size
     settings = {"mu": mu, "learning_rate": learning_rate, "epochs": epochs, "batch_size": size, "seed": 0, **more}
@@ -268,7 +268,7 @@ def _call(
 
 
 def _off(problem: Problem, answer: Params, expected: Params, what: str) -> str:
-    """Return by how much of the way moved the answer misses what is expected; empty where it does not."""
+    """Return by which share of its length the result misses the expected one; empty if it does not."""
     way = {name: expected[name] - problem.params[name] for name in expected}
     apart = difference(answer, expected, way)
     return "" if apart < CLOSE else f"the result is off {what} by {100 * apart:.2g}% of the way moved"

@@ -1,4 +1,4 @@
-"""What is wrong with a proximal term, told from the term that an update really added.
+"""What is wrong with a proximal term, inferred from the term that an update actually added.
 
 After two steps with all samples the step itself reveals the gradient that was used, and without the gradient of F there
 remains the term. It is compared with the right one, mu d with d = w - w^t, and with those of well-known mistakes.
@@ -74,7 +74,7 @@ def _mistakes(d: Params, mu: float) -> Iterator[tuple[str, Params]]:
 
 
 def _per_layer(term: Params, right: Params) -> str:
-    """Say how large the term is in each layer, where no single mistake explains it."""
+    """Return how large the term is in each layer, if no single mistake explains it."""
     ratios = {name: float(np.sum(term[name] * right[name]) / np.sum(right[name] ** 2)) for name in right}
     told = ", ".join(f"{ratio:.3g} times in {name!r}" for name, ratio in ratios.items())
     along = {name: ratio * right[name] for name, ratio in ratios.items()}

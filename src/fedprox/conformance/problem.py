@@ -1,4 +1,4 @@
-"""The problem that a local update is tried on, and the update as it should be.
+"""The problem on which a local update is tested, and the correct update.
 
 The model is linear in two layers, prediction = (x @ first) @ second, and a device's loss is least squares,
 

@@ -1,4 +1,4 @@
-"""Is every sample used once per epoch? Told from where an epoch of mini-batches ends.
+"""Is every sample used once per epoch? Inferred from the result of an epoch of mini-batches.
 
 Four samples in mini-batches of two can be divided in six ways, and each leads to a different model. An update that uses
 every sample once ends at one of the six, in each epoch. For one that does not, a very small learning rate shows how
@@ -22,7 +22,7 @@ SAMPLES, BATCH = 4, 2
 
 
 def ends_at_a_division(problem: Problem, answer: Params, learning_rate: float, epochs: int) -> bool:
-    """Say whether the answer is that of epochs which each use every sample once, in some order, with mu = 0."""
+    """Return whether the result is that of epochs which use every sample once, in some order, with mu = 0."""
     return any(_near(problem, answer, end) for end in _ends(problem, learning_rate, epochs))
 
 

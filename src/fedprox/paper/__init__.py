@@ -1,4 +1,4 @@
-"""The paper's table and figures, each from one command (`fedprox paper`), and what became of its claims."""
+"""The paper's table and figures, each from one command (`fedprox paper`), and the verdicts on its claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the paper claims about its experiments: each sentence, where it stands, and the rule by which it is judged."""
+"""What the paper claims about its experiments: each sentence, its place, and the rule by which it is judged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["CLAIMS", "Claim"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, where it stands, how it is judged, in words and as a function.
+    """A sentence of the paper, its place, and how it is judged, in words and as a function.
 
     `caveat` says what a reader must know where the claim does not hold as it stands.
     """

@@ -1,9 +1,9 @@
-"""From curves to evidence: one number per seed, a paired difference with its interval, and what it says.
+"""From curves to evidence: one number per seed, a paired difference with its interval, and the conclusion.
 
 A curve is summed up by its level (mean over the last fifth of its rounds), its mean over all rounds (how fast it gets
-there) or its roughness (mean absolute change from one measured round to the next in its second half). Losses are cut
-off at ten times the initial one, and what is not finite counts as that, so that a run that diverges weighs much but
-not everything.
+there) or its roughness (mean absolute change from one measured round to the next in its second half). Losses are capped
+at ten times the initial one, also where they are not finite, so that a run that diverges counts much but does not
+dominate.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ def roughness(values: NDArray[np.float64]) -> float:
 def compare(
     results: Histories, label: str, larger: Curve, smaller: Curve, measure: str, summary: Summary
 ) -> Evidence | None:
-    """Say whether the summary of one curve is larger than that of another, seed by seed; None where one was not run."""
+    """Return whether the summary of one curve is larger than that of another, seed by seed; None if one was not run."""
     return _evidence(results, label, larger, smaller, measure, summary, side)
 
 
 def within(
     results: Histories, label: str, first: Curve, second: Curve, measure: str, summary: Summary, margin: float
 ) -> Evidence | None:
-    """Say whether two curves differ by no more than a margin; None where one was not run."""
+    """Return whether two curves differ by no more than a margin; None if one was not run."""
     return _evidence(
         results,
         label,
@@ -100,7 +100,7 @@ def within(
 def at_most(
     results: Histories, label: str, first: Curve, second: Curve, measure: str, summary: Summary, margin: float
 ) -> Evidence | None:
-    """Say whether one curve is above another by no more than a margin; None where one was not run."""
+    """Return whether one curve is above another by no more than a margin; None if one was not run."""
     return _evidence(results, label, first, second, measure, summary, lambda found: _opposite(side(found, margin)))
 
 
@@ -121,7 +121,7 @@ def _evidence(
 
 
 def side(found: Interval, bound: float = 0.0) -> str:
-    """Say whether an interval lies above a bound; with one seed there is none, and nothing is said.
+    """Return whether an interval lies above a bound; "open" with one seed, which gives no interval.
 
     >>> side(Interval(2.0, 1.0, 3.0)), side(Interval(2.0, 1.0, 3.0), 4.0), side(Interval(2.0, None, None))
     ('yes', 'no', 'open')

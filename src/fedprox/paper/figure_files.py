@@ -25,7 +25,7 @@ __all__ = ["write_figure"]
 
 
 def write_figure(experiment: Experiment, results: Results, folder: Path, replaced: Collection[str] = ()) -> list[Path]:
-    """Write a figure and what lies beside it.
+    """Write a figure and the files that belong to it.
 
     Args:
       replaced: the data sets whose panels are drawn from runs, the others as they are in the folder; empty: all.
@@ -41,7 +41,7 @@ def write_figure(experiment: Experiment, results: Results, folder: Path, replace
     notes = collect_notes(experiment, series, sources)
     figure = plot_experiment(experiment, series, notes)
     files = [save(figure, path.with_suffix(".pdf"))]
-    figure.set_layout_engine("none")  # it stays as it is: to find it again takes as long as to draw
+    figure.set_layout_engine("none")  # the layout is fixed: computing it again takes as long as drawing
     files.append(save(figure, path.with_suffix(".png"), dpi=90))
     table = csv_text(series_rows(experiment, series), notes)
     record = {

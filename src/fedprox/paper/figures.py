@@ -38,7 +38,7 @@ def plot_experiment(experiment: Experiment, series: Mapping[Place, Series], note
 
 
 def collect_notes(experiment: Experiment, series: Mapping[Place, Series], sources: Mapping[str, Source]) -> list[str]:
-    """Return what must stand on a figure: how many seeds, and every reduction of a data set that it shows."""
+    """Return the caption of a figure: how many seeds, and every reduction of a data set that it shows."""
     datasets = experiment.datasets
     seeds = {name: sources[name].seeds for name in datasets if name in sources}
     usual = max(seeds.values())

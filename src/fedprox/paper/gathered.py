@@ -1,7 +1,7 @@
-"""What the claims are judged by, kept beside the figures as `claims.json`.
+"""The numbers by which the claims are judged, kept beside the figures as `claims.json`.
 
-So a data set can be run again, or at another scale, and the claims judged anew, where the runs of the others are not at
-hand: what was gathered from those is taken from the file.
+So a data set can be run again, or at another scale, and the claims judged again without the runs of the others, whose
+numbers are taken from the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The judges of the claims: pure functions from the histories behind some curves to a judgement.
 
 Differences are taken seed by seed, on the same devices, stragglers and mini-batch orders, and are positive where the
-claim says so. The sentences of the paper and the rules in words stand in `fedprox.paper.claims`.
+claim says so. The sentences of the paper and the rules in words are in `fedprox.paper.claims`.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _all_are_saved(found: Found) -> Judgement:
 
 
 divergent_converge = Judge(_divergent_runs, _all_are_saved)
-"""Look at the runs with mu = 0 that diverge, and at what the best mu makes of each."""
+"""Judge the runs with mu = 0 that diverge by the same runs with the best mu."""
 
 
 @judge_by("in final loss")

@@ -1,7 +1,7 @@
 """How long runs took: those that are finished here or on record, and those behind the published figures.
 
 `published_seconds.json` has the seconds of each run behind the figures of the documentation, under the name of its run
-folder, which identifies its config; `python -m fedprox.paper.measured_times docs/paper` writes it anew.
+folder, which identifies its config; `python -m fedprox.paper.measured_times docs/paper` writes it again.
 """
 
 from __future__ import annotations

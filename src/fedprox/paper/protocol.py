@@ -1,8 +1,8 @@
 """The paper's protocol (Section 5.1 and Appendix C.2): data sets, shares of stragglers, best mu, and how curves look.
 
 Rounds, learning rates and models are those of the recipes. K = 10 devices take part in a round, batches have 10
-samples, and the data are the same for all seeds: a seed changes who takes part, who straggles and in which order
-samples come.
+samples, and the data are the same for all seeds: a seed changes which devices take part, which are stragglers, and the
+order of samples.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Dataset:
     """A data set of the paper; its name is that of the recipe with its data, rounds and learning rate.
 
     Attributes:
-      title: what the figures call it.
+      title: its name in the figures.
       best_mu: the mu that the paper found best (Section 5.3.2; for synthetic data that of Figure 2).
       adversarial_mu: where the adaptive rule starts in Figures 3 and 11.
       has_costly_gradients: the gradients of all devices are measured only where a figure shows them.

@@ -29,7 +29,7 @@ class Remaining:
         self._started = clock()
 
     def reached(self, run: Path, share: float) -> None:
-        """Take note that a run is done to this share."""
+        """Record that a run is done to this share."""
         self._reached[run] = share
 
     @property

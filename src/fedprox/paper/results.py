@@ -25,7 +25,7 @@ class Histories(Protocol):
 
 
 class Results:
-    """Reads runs when they are asked for, each once."""
+    """Reads runs on request, each once."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting

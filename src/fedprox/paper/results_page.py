@@ -66,7 +66,7 @@ _HOW_JUDGED = (
 
 
 def _scales(sources: Mapping[str, Source]) -> str:
-    """Say which scales the numbers are of."""
+    """Return which scales the numbers are from."""
     names = dict.fromkeys(sources[name].scale for name in DATASETS if name in sources)
     told = "; ".join(f"*{name}*: {SCALES[name].about}" if name in SCALES else f"*{name}*" for name in names)
     return f"Scales: {told}."

@@ -1,7 +1,7 @@
-"""The runs behind the figures: one folder per resolved config, run when it is missing, shared by all who need it.
+"""The runs behind the figures: one folder per resolved config, run when missing, shared by all figures that need it.
 
 A run folder is named after its data set and a hash of the settings that are not at their defaults. The hash does not
-see code, figures, engine or where the folder lies, so a run is found again after any of those have changed.
+depend on code, figures, engine or the folder's location, so a run is found again after any of those have changed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Setting:
 
 
 def build_config(curve: Curve, seed: int, setting: Setting) -> Config:
-    """Return the whole config of one run behind a curve.
+    """Return the complete config of one run behind a curve.
 
     Without stragglers FedAvg drops no device and is FedProx with mu = 0, bit for bit, so that one run serves both.
     """
@@ -104,7 +104,7 @@ def build_config(curve: Curve, seed: int, setting: Setting) -> Config:
 
 
 def config_hash(config: Config) -> str:
-    """Return twelve hex digits that stand for what a config computes.
+    """Return twelve hex digits that identify what a config computes.
 
     Settings at their defaults are left out, so that a setting added later changes no hash.
 

@@ -1,4 +1,4 @@
-"""The paper's theory as tools: what a setting guarantees, which settings are covered, and what the data say.
+"""The paper's theory as tools: what a setting guarantees, which settings are covered, and estimates from data.
 
 >>> from fedprox import theory
 >>> theory.rho(mu=8.0, gamma=0.0, B=1.0, K=8, L=1.0)

@@ -10,7 +10,7 @@ Proof. Write A = 1 - gamma B - s with s = sqrt(2) B (1 + gamma) / sqrt(K).
 If rho > 0 then (1 - gamma B) / mu > s / mu_bar, since the other terms of rho are negative; and s / mu_bar >= s / mu,
 since mu_bar <= mu. So A > 0.
 If A > 0 then mu rho -> A as mu grows, since mu / mu_bar -> 1 and the remaining terms fall as 1 / mu. So rho > 0 for
-every mu that is large enough. `fedprox.theory.smallest_mu` says how large.
+every mu that is large enough. `fedprox.theory.smallest_mu` returns how large.
 
 The sharp condition does not involve L or L_minus: smoothness decides how large mu has to be, not whether there is one.
 """

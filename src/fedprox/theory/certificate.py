@@ -1,14 +1,14 @@
 """What the paper's theorems say about a run: for every round rho^t of Corollary 9, and which assumption holds or fails.
 
-The run is taken again from its config, and where the records do not hold gamma the chosen devices are solved once more:
+The run is repeated from its config, and if the records do not hold gamma the chosen devices are solved again:
 about twice the time of the run, more where all devices are solved. The constants are B(w^t) and ||grad f(w^t)|| over
 all devices, the largest gamma_k^t, and L and L_minus as an upper bound over devices. The theorems are about
-expectations: the decrease of a single round is shown beside the predicted one and not judged.
+expectations: the decrease of a single round is shown next to the predicted one and not judged.
 
 Corollary 9 takes gamma^t over the chosen devices, but its proof bounds means over all devices: one that diverges makes
-the expectation as large as it likes, also in rounds that happen not to draw it. The result is therefore a certificate
-only where gamma was measured on every device that could have been drawn and the bounds on curvature hold for every w
-(convex models that know one). Anything less is an estimate.
+the expectation arbitrarily large, even in rounds that happen not to draw it. The result is therefore a certificate only
+where gamma was measured on every device that could have been drawn and the bounds on curvature hold for every w (convex
+models with a known bound). Anything else is an estimate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["Certificate", "NotCoveredError", "certify"]
 
 
 class NotCoveredError(FedProxError):
-    """A run that the paper's theorems are not about."""
+    """A run that the paper's theorems do not cover."""
 
     exit_code = 2
 
@@ -84,13 +84,13 @@ class Certificate:
 
     @property
     def kind(self) -> str:
-        """How much it is worth: "certificate", "no certificate" or "estimate, not certificate"."""
+        """The kind of result: "certificate", "no certificate" or "estimate, not certificate"."""
         if not self.is_proof:
             return "estimate, not certificate"
         return "certificate" if self.guaranteed else "no certificate"
 
 
-_GIVEN_AGAIN = ("data", "model", "solver")  # parts from Python without which the run cannot be taken again
+_GIVEN_AGAIN = ("data", "model", "solver")  # parts from Python without which the run cannot be repeated
 _LEAVE_THE_ROUNDS_ALONE = ("metrics", "stopping", "engine")
 
 
@@ -105,7 +105,7 @@ def certify(
     round: int = 1,
     most_devices: int = 100,
 ) -> Certificate:
-    """Apply the theorems to a run folder; raise `NotCoveredError` where they are not about such a run.
+    """Apply the theorems to a run folder; raises `NotCoveredError` if they do not cover it.
 
     Args:
       run: the run folder.

@@ -29,7 +29,7 @@ __all__ = ["Choice", "best_mu", "largest_gamma", "smallest_k", "smallest_mu"]
 
 @dataclass(frozen=True)
 class Choice:
-    """The value asked for, or None where there is none; `because` says in a sentence what it is or which rule fails."""
+    """The requested value, or None if there is none; `because` explains it, or names the rule that fails."""
 
     value: float | None
     because: str
@@ -102,7 +102,7 @@ def largest_gamma(*, B: float, K: float, L: float, L_minus: float = 0.0, mu: flo
 
 
 def smallest_k(*, gamma: float, B: float, L: float, L_minus: float = 0.0, mu: float | None = None) -> Choice:
-    """Return the smallest whole K with rho > 0: with this mu, or without it for some mu.
+    """Return the smallest integer K with rho > 0: with this mu, or without it for some mu.
 
     >>> smallest_k(gamma=0.0, B=2.0, L=1.0).value  # K > 2 B^2
     9
@@ -147,7 +147,7 @@ def _positive_root(square: float, linear: float, constant: float) -> float:
 
 
 def _first_whole(u: float, holds: Callable[[int], bool]) -> int:
-    """Return the smallest whole K >= 1 that holds, given that it is 1/u^2 up to rounding."""
+    """Return the smallest integer K >= 1 that holds, given that it is 1/u^2 up to rounding."""
     K = max(1, math.floor(1 / (u * u)) + 1)
     while not holds(K):
         K += 1

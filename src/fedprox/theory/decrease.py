@@ -5,8 +5,8 @@
     rho = 1/mu - gamma B/mu - sqrt(2) B (1 + gamma) / (mu_bar sqrt(K)) - L B (1 + gamma) / (mu_bar mu)
           - L B^2 (1 + gamma)^2 / (2 mu_bar^2) - L B^2 (1 + gamma)^2 (2 sqrt(2 K) + 2) / (mu_bar^2 K)
 
-with mu_bar = mu - L_minus > 0. The statement means something where rho > 0; these functions return rho also where it is
-not. It takes K independent draws of devices with probabilities p_k, merged with weight 1/K (Algorithm 2), F_k that are
+with mu_bar = mu - L_minus > 0. The statement is meaningful for rho > 0; these functions also return other values of
+rho. It takes K independent draws of devices with probabilities p_k, merged with weight 1/K (Algorithm 2), F_k that are
 L-smooth with curvature of at least -L_minus, B >= B(w^t) (Definition 3), and solutions that are gamma-inexact
 (Definition 2).
 """

@@ -1,8 +1,8 @@
 """L, L_minus and B from the data.
 
-L is the largest and -L_minus the smallest eigenvalue that the Hessian of any F_k has anywhere. Where a model knows a
+L is the largest and -L_minus the smallest eigenvalue that the Hessian of any F_k has anywhere. If a model has a known
 bound (`Model.curvature_bound`: softmax regression, least squares) L is that bound, largest over devices, and L_minus is
-0: these hold for every w. Elsewhere all that can be computed is the curvature at given points, which is an estimate.
+0: these hold for every w. Otherwise only the curvature at given points can be computed, which is an estimate.
 
 Curvature is found by Lanczos on products of the Hessian with vectors, H v = d/ds grad F_k(w + s v) at s = 0: the
 gradient is differentiated along v, so that a product costs about two gradients and no matrix is ever formed. A device's
@@ -75,7 +75,7 @@ def smoothness(
 ) -> Smoothness:
     """Return L and L_minus over all devices: the model's bound, or an estimate from the curvature at `points`.
 
-    The estimate looks at no more than `most_devices` devices, and adds each eigenvalue's residual to it.
+    The estimate uses at most `most_devices` devices, and adds each eigenvalue's residual to it.
     """
     if model.curvature_bound is not None:
         largest = max(model.curvature_bound(population.train.of(k)[0]) for k in range(population.devices))

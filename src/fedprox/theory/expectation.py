@@ -1,4 +1,4 @@
-"""The expectation of Theorem 4, put to the test at one round.
+"""A test of the expectation of Theorem 4 at one round.
 
     E[f(w^(t+1))] <= f(w^t) - rho ||grad f(w^t)||^2
 
@@ -89,7 +89,7 @@ def check_decrease(
 
 
 def uncovered(*, mu: float, gamma: float, B: float, L_minus: float) -> str | None:
-    """Return why the theorems say nothing about a round, or None where they apply.
+    """Return why the theorems do not cover a round, or None if they do.
 
     >>> uncovered(mu=1.0, gamma=1.3, B=1.1, L_minus=0.0)
     'a measured gamma is 1.3, and Definition 2 ends at 1'

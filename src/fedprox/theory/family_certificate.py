@@ -1,8 +1,8 @@
 """What is guaranteed for a run of S-DANE, FedExProx or exact ADMM (`fedprox.theory.family`), from its records and data.
 
-The guarantees are about convex losses with every device in every round and one mu. Convexity and L come from a bound
-that the model knows; delta of S-DANE is L, since the Hessians lie between 0 and L, and exact for least squares, whose
-Hessians are constant. Devices solve exactly with the closed form. For S-DANE recorded gammas serve as well: with
+The guarantees cover convex losses with every device in every round and one mu. Convexity and L come from the model's
+known bound; delta of S-DANE is L, since the Hessians lie between 0 and L, and exact for least squares, whose Hessians
+are constant. Devices solve exactly with the closed form. For S-DANE recorded gammas serve as well: with
 ||grad h_k(w_k)|| = gamma_k ||g^t|| and, as grad h_k is (L + mu)-Lipschitz, ||w_k - v^t|| >= (1 - gamma_k) ||g^t|| /
 (L + mu), the condition of a round holds where
 
@@ -59,7 +59,7 @@ class FamilyCertificate:
 
     @property
     def kind(self) -> str:
-        """How much it is worth: "certificate", "certificate under an assumption" or "no certificate"."""
+        """The kind of result: "certificate", "certificate under an assumption" or "no certificate"."""
         if any(each.holds is False for each in self.conditions):
             return "no certificate"
         assumed = any(each.holds is None for each in self.conditions)
@@ -68,7 +68,7 @@ class FamilyCertificate:
 
 @dataclass(frozen=True)
 class _Case:
-    """A run of one mu, and what is known of its problem."""
+    """A run with one mu, and what is known about its problem."""
 
     config: Config
     recorded: History

@@ -1,4 +1,4 @@
-"""How long it takes: the convex case, the number of rounds, and the comparison with SGD."""
+"""Rates: the convex case, the number of rounds, and the comparison with SGD."""
 
 from __future__ import annotations
 

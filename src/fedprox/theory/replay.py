@@ -1,7 +1,7 @@
-"""A run again, to see what its records leave out: the gradient, and what every device answered.
+"""A replay of a run, for what its records leave out: the gradient, and the solution of every device.
 
 All draws depend only on (seed, purpose, round, device), so running the same config again visits the same models w^t,
-and the local solution of any device in any round can be computed, also of one that was not chosen.
+and the local solution of any device in any round can be computed, including one that was not chosen.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Devices", "largest"]
 
 
 class Devices:
-    """The devices of a run: their losses, gradients and local solutions, computed when asked for."""
+    """The devices of a run: their losses, gradients and local solutions, computed on request."""
 
     def __init__(self, config: Config, population: Population, model: Model, solver: Solver | None = None) -> None:
         if patterns := config.personal.parameters + config.personal.frozen:

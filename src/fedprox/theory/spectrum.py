@@ -5,8 +5,8 @@ extreme eigenvalues of that small matrix approach those of H from inside. Each c
 ||H u - theta u|| = beta_m |s_m|: H has an eigenvalue at most that far from theta. Every new vector is made orthogonal
 to all earlier ones, twice, since rounding would otherwise bring back eigenvalues that have been found.
 
-`scipy.sparse.linalg.eigsh` does not serve here: it returns no residuals, which say how far an estimate may be off, it
-raises where it has not converged, and its restarts take more products, each of which is a pass over the data.
+`scipy.sparse.linalg.eigsh` is not suitable: it returns no residuals, which bound the error of an estimate, it raises if
+it has not converged, and its restarts take more products, each of which is a pass over the data.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def lanczos(
         rest = float(np.linalg.norm(image))
         found = _extremes(diagonal, beside, rest)
         scale = max(abs(found.largest), abs(found.smallest))
-        # what is left may be nothing but the rounding of products in single precision
+        # the rest may be only the rounding of products in single precision
         if m == most or rest <= 1e-6 * scale or found.residual <= tolerance * scale:
             break
         beside.append(rest)

@@ -1,4 +1,4 @@
-"""The rounds of a run, seen again: what the theorems need of each, collected while the config runs once more."""
+"""What the theorems need of each round of a run, collected while the config runs again."""
 
 from __future__ import annotations
 
