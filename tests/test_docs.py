@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from inspect import Parameter
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     reference = (tmp_path / "site" / "reference.html").read_text()
     assert "Run a federated optimisation" in reference
     assert {name: missing for name, missing in fields_not_shown(reference).items() if missing} == {}
+    assert wrongly_required(reference) == []
+    assert list((tmp_path / "site").rglob("*.py")) == []
 
 
 def test_the_reference_has_every_public_name_and_every_section_of_a_config() -> None:
@@ -98,8 +101,26 @@ def test_the_reference_has_every_public_name_and_every_section_of_a_config() -> 
     sections = [field.annotation for field in fedprox.Config.model_fields.values() if inspect.isclass(field.annotation)]
     sections = [section for section in sections if hasattr(section, "model_fields")]
     readers = [getattr(fedprox.data, name) for name in fedprox.data.__all__ if name.startswith("read_")]
+    theory = [getattr(fedprox.theory, name) for name in fedprox.theory.__all__]
     assert len(public) > 10 < len(sections)
-    assert [each for each in (*public, *sections, *readers) if each not in shown] == []
+    assert [each for each in (*public, *sections, *readers, *theory) if each not in shown] == []
+
+
+def wrongly_required(page: str) -> list[str]:
+    """Return the parameters that the reference calls required although they have a default, or are no parameters."""
+    parts = re.split(r'id="(fedprox[\w.]*)" class="doc doc-heading"', page)
+    wrong, seen = [], 0
+    for name, part in zip(parts[1::2], parts[2::2], strict=True):
+        rows = re.findall(r"<tr[^>]*>\s*<td>\s*<code>([^<]+)</code>((?:(?!</tr>).)*)</tr>", part, re.DOTALL)
+        required = [row for row, rest in rows if "<em>required</em>" in rest]
+        if required:
+            known = inspect.signature(pkgutil.resolve_name(name)).parameters
+            wrong += [
+                f"{name}({row})" for row in required if row not in known or known[row].default is not Parameter.empty
+            ]
+            seen += len(required)
+    assert seen > 10
+    return wrong
 
 
 def fields_not_shown(page: str) -> dict[str, list[str]]:

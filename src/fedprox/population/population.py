@@ -192,7 +192,9 @@ class Population:
         Args:
           frame: a DataFrame of pandas or Polars, an Arrow table, a Hugging Face data set or a dict of arrays.
           x: the columns of features, or one column whose rows are arrays; by default all that have no other role.
-          y, device, test: the columns of labels or targets, of devices (None: one device), and of marks of test rows.
+          y: the column of labels or targets.
+          device: the column with the device of each row; None: one device.
+          test: the column that marks test rows; None: a fifth of each device's rows.
 
         >>> frame = {"age": [20.0, 30.0, 40.0], "kind": ["cat", "dog", "cat"], "owner": ["b", "a", "b"]}
         >>> population = Population.from_frame(frame, x=["age"], y="kind", device="owner")

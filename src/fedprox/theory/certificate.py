@@ -109,7 +109,7 @@ def certify(
 
     Args:
       run: the run folder.
-      population, model, solver: the objects that were given to `train`, if any were.
+      population, model, solver: the object that was given to `train`, if one was.
       epsilon: only rounds with ||grad f(w^t)||^2 > epsilon count for B_epsilon.
       resample: how many sets of devices to draw to test the expectation; 0 for no test.
       round: the round to test.

@@ -92,7 +92,7 @@ def certify_family(
 
     Args:
       run: the run folder.
-      population, model: the objects that were given to `train`, if any were.
+      population, model: the object that was given to `train`, if one was.
     """
     config, replaced = read_config(run)
     if config.method.name not in FAMILY:

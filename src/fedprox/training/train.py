@@ -80,10 +80,11 @@ def train(
 
     Args:
       config: a `Config`, a dict of settings, the path of a TOML file or the name of a recipe.
-      population, model, method, solver, mu_controller: objects that replace what the config names.
-      sampler, systems, merge_rule, schedule, stopping_rule, engine: likewise; functions that a config names are called
-        in the same way, an engine is an object or a callable that gets an `EngineSetup`.
-      metrics: functions of labels and predictions by name, beside those of `measure.metrics`.
+      population, model, method, solver, mu_controller: replaces what the config names.
+      sampler, systems, merge_rule, schedule, stopping_rule: replaces what the config names, and is called in the same
+        way.
+      engine: replaces what the config names: an engine, or a callable that gets an `EngineSetup`.
+      metrics: functions of labels and predictions by name, besides those of `measure.metrics`.
       callbacks: called after every round with a `Progress`; one that returns True ends the run.
       out: the run folder to write; nothing is written without it.
       resume: continue the run that is in `out`.
