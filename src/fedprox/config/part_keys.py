@@ -19,10 +19,10 @@ import functools
 import inspect
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -31,6 +31,8 @@ from fedprox.config.fields import broken_rule
 from fedprox.core.errors import ConfigError
 
 __all__ = ["GROUPS", "REQUIRED", "Group", "Key", "part_keys", "passed_always", "returns_part", "rule_in_words"]
+
+T = TypeVar("T")
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of a key that has none."""
@@ -121,15 +123,23 @@ def passed_always(group: str, value: Any) -> list[str]:
     return [each.name for each in _parameters(value) if each.name in GROUPS[group].always]
 
 
+def _remembered(inspect_part: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Inspect a part once: samplers and schedules are built in every round, and a sweep has many configs."""
+    remembered = functools.lru_cache(maxsize=256)(inspect_part)
+
+    @functools.wraps(inspect_part)
+    def inspected(value: Any) -> T:
+        try:
+            hash(value)
+        except TypeError:
+            return inspect_part(value)
+        return remembered(value)
+
+    return inspected
+
+
+@_remembered
 def _parameters(value: Any) -> list[inspect.Parameter]:
-    try:
-        return _inspected(value)
-    except TypeError:  # the object is not hashable
-        return _inspected.__wrapped__(value)
-
-
-@functools.lru_cache(maxsize=256)  # samplers and schedules are built in every round
-def _inspected(value: Any) -> list[inspect.Parameter]:
     try:
         parameters = inspect.signature(value).parameters.values()
     except (TypeError, ValueError):  # some callables written in C have no signature
@@ -152,6 +162,7 @@ def _annotation(value: Any, parameter: inspect.Parameter) -> Any:
     return type(parameter.default) if isinstance(parameter.default, (bool, int, float, str)) else Any
 
 
+@_remembered
 def _hints(value: Any) -> dict[str, Any]:
     """Return the annotations of a callable as types; those that cannot be found count as missing."""
     inner = inspect.unwrap(value.func if isinstance(value, functools.partial) else value)

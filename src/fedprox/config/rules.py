@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from fedprox.config.selection import check_selection
 from fedprox.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from fedprox.config.config import Config
 
 __all__ = ["check_schedule", "check_together"]
@@ -125,6 +128,11 @@ def _check_finite(name: str, value: Any) -> None:
             _check_finite(f"{name}[{index}]", inner)
 
 
+@functools.cache
+def _default(section: type[BaseModel], key: str) -> Any:
+    return section.model_fields[key].get_default(call_default_factory=True)
+
+
 def _check_systems(config: Config) -> None:
     systems = config.systems
     if systems.model == "clock":
@@ -142,7 +150,7 @@ def _check_systems(config: Config) -> None:
         return
     for key in ("profile", "trace", "deadline", "rare_labels", "rare_by"):
         value = getattr(systems, key)
-        if value != type(systems).model_fields[key].get_default(call_default_factory=True):
+        if value != _default(type(systems), key):
             raise ConfigError(f"`systems.{key}` must be left out unless systems.model = 'clock'; got {value!r}")
     if systems.server != "synchronous":
         raise ConfigError(
@@ -168,7 +176,7 @@ def _check_server(config: Config) -> None:
         if key == "staleness" and config.deploy.late == "merge":
             continue
         value = getattr(systems, key)
-        if value != type(systems).model_fields[key].default and systems.server not in servers:
+        if value != _default(type(systems), key) and systems.server not in servers:
             named = " or ".join(repr(server) for server in servers)
             raise ConfigError(f"`systems.{key}` must be left out unless systems.server = {named}; got {value!r}")
     if systems.server == "buffered" and systems.buffer > systems.concurrency:

@@ -130,11 +130,12 @@ def overview(setting: Setting) -> list[dict[str, Any]]:
     none = {"runs": 0, "left": 0, "core_seconds": 0, "measured_runs": 0, "measured_seconds": 0.0}
     rows: list[dict[str, Any]] = [{"name": TABLE, "about": "statistics of the four real data sets", **none}]
     every = [curve for experiment in EXPERIMENTS.values() for curve in experiment.curves]
+    jobs_of = {curve: build_jobs([curve], setting) for curve in every}
     for name, about, curves in (
         *((each.name, each.about, each.curves) for each in EXPERIMENTS.values()),
         ("all", "table and figures, runs they share once, and a page with a verdict on each claim", every),
     ):
-        jobs = build_jobs(curves, setting)
+        jobs = list({job.out: job for curve in curves for job in jobs_of[curve]}.values())
         left = [job for job in jobs if finished_folder(job, setting) is None]
         seconds = sum(expected_seconds(job, setting.scale) for job in left)
         measured = measure_times(jobs, setting)
