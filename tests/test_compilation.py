@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fedprox
+from conftest import population_of
 from fedprox.config import SolverConfig
 from fedprox.measures.pass_program import walk_program
 from fedprox.models import softmax_regression
@@ -34,6 +35,19 @@ def test_nothing_is_compiled_again_when_sizes_epochs_mu_or_learning_rate_change(
         assert len(sizes) > 2
     assert local._cache_size() == 1
     assert measure._cache_size() <= before + 2  # over training data with gradients, over test data without
+
+
+def test_populations_of_about_the_same_size_share_their_programs():
+    plan = {"rounds": 1, "devices": {"per_round": 2}, "solver": {"epochs": 1, "batch_size": 6}}
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiled.append(event) if event.endswith("backend_compile_duration") else None
+    )
+    fedprox.train(plan, population=population_of([9, 10, 20, 30], features=3, test=2))
+    assert compiled
+    compiled.clear()
+    fedprox.train(plan, population=population_of([12, 13, 14, 28, 31], features=3, test=3))
+    assert not compiled
 
 
 @pytest.mark.parametrize("batch_size", [10, 0])

@@ -23,7 +23,7 @@ from fedprox.measures.pass_program import GROUP, Places, walk_program
 from fedprox.measures.sample_error import Totals
 from fedprox.models import Model
 from fedprox.population import Samples
-from fedprox.population.loaded_samples import LoadedSamples, to_backend
+from fedprox.population.loaded_samples import LoadedSamples, pad, to_backend
 
 __all__ = ["DataPass", "PerDevice", "take_passes"]
 
@@ -73,7 +73,11 @@ class DataPass:
         self.is_sample = measured.unseen > 0
         self.gradients = gradients
         columns = ([self.weight, self.weight / self.sizes] if plain else [self.weight]) if gradients else []
-        places = Places(_int32(begins), _int32(self.sizes), tuple(column.astype(np.float32) for column in columns))
+        places = Places(
+            pad(_int32(begins)),
+            pad(_int32(self.sizes)),
+            tuple(pad(column.astype(np.float32)) for column in columns),
+        )
         self._data = (data.x, data.y, to_backend(places))
         self._program = walk_program(model, data.block)
 

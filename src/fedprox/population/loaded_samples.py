@@ -1,7 +1,8 @@
 """Samples as arrays that compiled programs read in place.
 
-On a CPU the memory of the population is shared, not copied, where its alignment allows it (memory-mapped columns do);
-on an accelerator the samples are copied to it once.
+On a CPU the memory of a large population is shared, not copied, where its alignment allows it (memory-mapped columns
+do); on an accelerator the samples are copied to it once. A small population is copied and padded, so that populations
+of about the same size share compiled programs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fedprox.core.trees import Tree
 from fedprox.models import Model
 from fedprox.population import Samples
 
-__all__ = ["LoadedSamples", "scalar", "to_backend"]
+__all__ = ["LoadedSamples", "pad", "scalar", "to_backend"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,9 @@ class LoadedSamples:
         """Hand samples to JAX, for a model to walk."""
         if len(samples) >= 2**31:
             raise DataError(f"a population must have fewer than 2^31 samples; got {len(samples)}")
-        # With a single row XLA knows which one is meant and does not use the orders; and it aborts the process over a
-        # single kernel with an unused array.
-        x, y = (np.repeat(array, 2, axis=0) if len(array) == 1 else array for array in (samples.x, samples.y))
+        x, y = (jax.device_put(_pad(array, _rows(samples))) for array in (samples.x, samples.y))
         typical = _typical(samples)
-        return cls(jax.device_put(x), jax.device_put(y), _block(samples, model, typical), typical)
+        return cls(x, y, _block(samples, model, typical), typical)
 
 
 def to_backend(tree: Tree) -> Tree:
@@ -60,6 +59,29 @@ def _identity(tree: Tree) -> Tree:
 def scalar(value: float) -> jax.Array:
     """Return a number where the programs run; one that is used repeatedly is transferred once."""
     return jax.device_put(np.float32(value))
+
+
+def pad(column: NDArray[Any]) -> NDArray[Any]:
+    """Return a column with zeros at its end, so that columns have few lengths and few programs are compiled."""
+    return _pad(column, _padded_length(len(column)))
+
+
+def _pad(array: NDArray[Any], rows: int) -> NDArray[Any]:
+    if len(array) == rows:
+        return array
+    return np.concatenate([array, np.zeros((rows - len(array), *array.shape[1:]), array.dtype)])
+
+
+def _rows(samples: Samples) -> int:
+    """Return how many rows the programs are given: padded, unless that is a copy of much memory.
+
+    There are at least two: with a single row XLA knows which one is meant and does not use the orders, and it aborts
+    the process over a single kernel with an unused array.
+    """
+    if not len(samples):
+        return 0
+    padded = _padded_length(len(samples))
+    return padded if padded * samples.x[:1].nbytes <= _COPIED else max(len(samples), 2)
 
 
 def _typical(samples: Samples) -> int:
@@ -103,11 +125,22 @@ def _operations(model: Model, shape: tuple[int, ...], x: np.dtype[Any], y: np.dt
     return count_operations(model.loss, params, *example)
 
 
+def _padded_length(number: int) -> int:
+    """Return the next power of four from 64 to 65,536, beyond that the next power of two.
+
+    >>> [_padded_length(number) for number in (1, 65, 65536, 65537, 200_000)]
+    [64, 256, 65536, 131072, 262144]
+    """
+    bits = max(number - 1, 63).bit_length()
+    return 1 << (bits + bits % 2 if bits < 16 else bits)
+
+
 def _floor(number: int) -> int:
     """Return the largest power of two that is not greater."""
     return 1 << (number.bit_length() - 1)
 
 
+_COPIED = 1 << 24  # bytes, at most, that are copied to pad them
 _CACHED = 1 << 13  # numbers, 32 KB
 _MANY = 4 << 20  # operations for an example; they take about a tenth of a millisecond
 _PER_BLOCK = 2  # rows that take as long as what a block costs beside its rows
