@@ -129,16 +129,18 @@ def test_the_head_names_the_experiment(folder: Path) -> None:
     assert "simulated time" not in page
 
 
-def test_axes_show_whole_rounds_and_end_at_a_hundred_percent(folder: Path) -> None:
+def test_axes_show_integer_rounds_and_end_at_zero_and_a_hundred_percent(folder: Path) -> None:
     figures = {figure["name"]: figure["layout"] for figure in curve_figures(group_runs(find_runs([folder])))}
     assert figures["train_loss"]["xaxis"]["dtick"] == 1
-    assert figures["test_accuracy"]["yaxis"]["autorangeoptions"] == {"clipmax": 1}
+    assert figures["test_accuracy"]["yaxis"]["autorangeoptions"] == {"clipmin": 0, "clipmax": 1}
     histories = {
         name: [History([{"round": i, "train_loss": 1.0, "test_accuracy": 1.0} for i in range(4)])] * 2 for name in "ab"
     }
     picture = curves(histories)
     losses, accuracies = picture.axes
     assert accuracies.get_ylim()[1] == 1.0
+    apart = [History([{"round": i, "train_loss": 1.0, "test_accuracy": end} for i in range(2)]) for end in (0.0, 0.3)]
+    assert curves({"a": apart}).axes[1].get_ylim()[0] == 0.0  # the band begins below
     assert all(tick == int(tick) for tick in losses.get_xticks())
     assert len({line.get_linestyle() for line in losses.lines}) == 2  # they differ without colours too
     assert "bands: one standard deviation" in picture.get_supxlabel()

@@ -57,12 +57,12 @@ def _named_systems(configs: Sequence[Config]) -> str:
 def _seeds(seeds: Sequence[int]) -> str:
     """Return a list of seeds as text.
 
-    >>> _seeds([0, 1, 2]), _seeds([3]), _seeds([0, 7])
-    ('seeds 0 to 2', 'seed 3', 'seeds 0, 7')
+    >>> _seeds([0, 1, 2]), _seeds([3]), _seeds([0, 1])
+    ('seeds 0 to 2', 'seed 3', 'seeds 0, 1')
     """
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
-    if list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
         return f"seeds {seeds[0]} to {seeds[-1]}"
     return "seeds " + ", ".join(map(str, seeds))
 

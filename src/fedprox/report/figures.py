@@ -198,7 +198,7 @@ def _figure(name: str, title: str, traces: list[Figure], x: str, unit: str) -> F
         last = max((trace["x"][-1] for trace in traces if trace.get("x") and "fill" not in trace), default=0)
         layout["xaxis"] |= {"tickformat": "d"} | ({"dtick": 1} if last <= 10 else {})  # integer rounds only
     if unit == "accuracy":
-        layout["yaxis"] |= {"tickformat": ".0%", "autorangeoptions": {"clipmax": 1}}
+        layout["yaxis"] |= {"tickformat": ".0%", "autorangeoptions": {"clipmin": 0, "clipmax": 1}}
     if unit == "s":
         layout["yaxis"] = {"title": {"text": "seconds"}, "rangemode": "tozero"}
     return {"name": name, "title": title, "data": traces, "layout": layout}

@@ -119,4 +119,5 @@ def _plot(axes: Any, histories: Mapping[str, Sequence[History]], name: str, axis
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if name.endswith("accuracy"):
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(max(bottom, 0.0), min(top, 1.0))  # a band may reach further
