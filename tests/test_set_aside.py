@@ -73,7 +73,7 @@ def test_without_shares_nothing_changes():
 
 
 @pytest.mark.usefixtures("runs_here")
-def test_settings_are_chosen_by_validation(tmp_path):
+def test_settings_are_chosen_by_validation(tmp_path, in_process):
     settings = {**PLAN, "data": {"devices": 6, "validation": 0.2}}
     grid = sweep(settings, ["solver.learning_rate=0.0001,0.1"], out=tmp_path / "sweep")
     table = grid.table()
@@ -82,6 +82,11 @@ def test_settings_are_chosen_by_validation(tmp_path):
     assert score(run) == run.history[-1]["validation_loss"]
     tuning = tune(settings, out=tmp_path / "tune", rates=[0.01, 0.1], mus=[0.0, 1.0])
     assert "with the lowest validation loss" in tuning.rate.words()
+    plan = tmp_path / "plan.toml"
+    plan.write_text(Config.from_dict(settings).to_toml())
+    told = in_process("tune", plan, "--rates", "0.01,0.1", "--mus", "0.5,1", "--out", "tune", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "Judged by the validation loss" in told.stdout
 
 
 @pytest.mark.parametrize(

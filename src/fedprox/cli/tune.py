@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedprox.cli.app import ConfigName, Json, Overrides, answers_errors, app, error_console, say_json
 
-__all__ = ["tune"]
+if TYPE_CHECKING:
+    from fedprox.experiments.tune import Tuning
 
-_HOW = (
-    "Judged by the training loss, averaged over the last tenth of the rounds and over seeds; "
-    "test data took no part, and values with which a run diverged are out."
-)
+__all__ = ["tune"]
 
 
 @app.command()
@@ -69,11 +67,18 @@ def tune(
             choice.key: {str(v): score for v, score in choice.scores.items()} for choice in (result.rate, result.mu)
         }
         values = {choice.key: choice.value for choice in (result.rate, result.mu)}
-        say_json({"out": str(chosen), "chosen": values, "scores": scores, "judged": _HOW})
+        say_json({"out": str(chosen), "chosen": values, "scores": scores, "judged": _rule(result)})
         return
     typer.echo(f"On FedAvg with E = 1 and no stragglers: {result.rate.words()}")
     typer.echo(f"On {result.config.method.name} with this rate: {result.mu.words()}")
-    typer.echo(f"{_HOW}\nconfig: {chosen}")
+    typer.echo(f"{_rule(result)}\nconfig: {chosen}")
+
+
+def _rule(result: Tuning) -> str:
+    return (
+        f"Judged by the {result.mu.measure} loss, averaged over the last tenth of the rounds and over seeds; "
+        "test data is not used, and values with which a run diverges are excluded."
+    )
 
 
 def _numbers(option: str, text: str) -> tuple[float, ...]:
