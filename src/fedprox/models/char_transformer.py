@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from fedprox.core.errors import DataError
 from fedprox.core.trees import Tree
-from fedprox.models.draws import normal
+from fedprox.models.draws import keys, normal
 from fedprox.models.layers import apply_dense
 from fedprox.models.model import Model, classifier
 
@@ -37,13 +37,13 @@ def char_transformer(classes: int, length: int = 80, width: int = 128, layers: i
     """
 
     def init(key: jax.Array) -> Tree:
-        keys = jax.random.split(key, layers + 3)
+        own = keys(key, layers + 3)
         return {
-            "characters": _normal(keys[0], (classes, width)),
-            "positions": _normal(keys[1], (length, width)),
-            **{f"layer{index + 1}": _init_layer(keys[3 + index], width, layers) for index in range(layers)},
+            "characters": _normal(own[0], (classes, width)),
+            "positions": _normal(own[1], (length, width)),
+            **{f"layer{index + 1}": _init_layer(own[3 + index], width, layers) for index in range(layers)},
             "norm": _init_norm(width),
-            "output": _init_dense(keys[2], width, classes),
+            "output": _init_dense(own[2], width, classes),
         }
 
     def scores(params: Tree, x: jax.Array) -> jax.Array:
@@ -92,17 +92,17 @@ def _norm(layer: Tree, h: jax.Array) -> jax.Array:
 
 
 def _init_layer(key: jax.Array, width: int, layers: int) -> Tree:
-    keys = jax.random.split(key, 6)
+    own = keys(key, 6)
     calm = 1 / math.sqrt(2 * layers)  # scaled so that 2 * layers additions start as small as one
     return {
         "norm1": _init_norm(width),
-        "query": _init_dense(keys[0], width, width),
-        "key": _init_dense(keys[1], width, width),
-        "value": _init_dense(keys[2], width, width),
-        "mixed": _init_dense(keys[3], width, width, calm),
+        "query": _init_dense(own[0], width, width),
+        "key": _init_dense(own[1], width, width),
+        "value": _init_dense(own[2], width, width),
+        "mixed": _init_dense(own[3], width, width, calm),
         "norm2": _init_norm(width),
-        "dense1": _init_dense(keys[4], width, 4 * width),
-        "dense2": _init_dense(keys[5], 4 * width, width, calm),
+        "dense1": _init_dense(own[4], width, 4 * width),
+        "dense2": _init_dense(own[5], 4 * width, width, calm),
     }
 
 
@@ -115,4 +115,4 @@ def _init_norm(width: int) -> Tree:
 
 
 def _normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return _DEVIATION * normal(key, shape)
+    return normal(key, shape, _DEVIATION)

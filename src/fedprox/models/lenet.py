@@ -12,6 +12,7 @@ from functools import lru_cache
 import jax
 
 from fedprox.core.trees import Tree
+from fedprox.models.draws import keys
 from fedprox.models.layers import (
     apply_dense,
     convolve_and_pool,
@@ -37,13 +38,13 @@ def lenet(shape: tuple[int, ...], classes: int) -> Model:
     flat = _after(height) * _after(width) * 16
 
     def init(key: jax.Array) -> Tree:
-        keys = jax.random.split(key, 5)
+        own = keys(key, 5)
         return {
-            "conv1": init_convolution(keys[0], 5, depth, 6, "fan_in"),
-            "conv2": init_convolution(keys[1], 5, 6, 16, "fan_in"),
-            "dense1": init_dense(keys[2], flat, 120, "fan_in"),
-            "dense2": init_dense(keys[3], 120, 84, "fan_in"),
-            "output": init_dense(keys[4], 84, classes, "fan_in"),
+            "conv1": init_convolution(own[0], 5, depth, 6, "fan_in"),
+            "conv2": init_convolution(own[1], 5, 6, 16, "fan_in"),
+            "dense1": init_dense(own[2], flat, 120, "fan_in"),
+            "dense2": init_dense(own[3], 120, 84, "fan_in"),
+            "output": init_dense(own[4], 84, classes, "fan_in"),
         }
 
     def scores(params: Tree, x: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ from functools import lru_cache
 import jax
 
 from fedprox.core.trees import Tree
+from fedprox.models.draws import keys
 from fedprox.models.layers import apply_dense, convolve_and_pool, image_shape, init_convolution, init_dense
 from fedprox.models.model import Model, classifier
 
@@ -31,12 +32,12 @@ def mcmahan_cnn(shape: tuple[int, ...], classes: int) -> Model:
     flat = (height // 4) * (width // 4) * 64
 
     def init(key: jax.Array) -> Tree:
-        keys = jax.random.split(key, 4)
+        first, second, third, fourth = keys(key, 4)
         return {
-            "conv1": init_convolution(keys[0], 5, depth, 32),
-            "conv2": init_convolution(keys[1], 5, 32, 64),
-            "dense": init_dense(keys[2], flat, 512),
-            "output": init_dense(keys[3], 512, classes),
+            "conv1": init_convolution(first, 5, depth, 32),
+            "conv2": init_convolution(second, 5, 32, 64),
+            "dense": init_dense(third, flat, 512),
+            "output": init_dense(fourth, 512, classes),
         }
 
     def scores(params: Tree, x: jax.Array) -> jax.Array:

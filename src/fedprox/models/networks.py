@@ -7,6 +7,7 @@ from functools import lru_cache
 import jax
 
 from fedprox.core.trees import Tree
+from fedprox.models.draws import keys
 from fedprox.models.layers import apply_dense, convolve_and_pool, image_shape, init_convolution, init_dense
 from fedprox.models.model import Model, classifier
 
@@ -22,7 +23,7 @@ def mlp(features: int, classes: int, hidden: int = 128) -> Model:
     """
 
     def init(key: jax.Array) -> Tree:
-        first, second = jax.random.split(key)
+        first, second = keys(key, 2)
         return {"hidden": init_dense(first, features, hidden), "output": init_dense(second, hidden, classes)}
 
     def scores(params: Tree, x: jax.Array) -> jax.Array:
@@ -42,7 +43,7 @@ def cnn(shape: tuple[int, ...], classes: int, channels: tuple[int, int] = (16, 3
     flat = (height // 4) * (width // 4) * channels[1]
 
     def init(key: jax.Array) -> Tree:
-        first, second, third = jax.random.split(key, 3)
+        first, second, third = keys(key, 3)
         return {
             "conv1": init_convolution(first, 5, depth, channels[0]),
             "conv2": init_convolution(second, 5, channels[0], channels[1]),

@@ -20,6 +20,7 @@ from jax import lax
 
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
+from fedprox.models.draws import keys
 from fedprox.models.group_norm import group_norm
 from fedprox.models.layers import apply_dense, image_shape, init_convolution, init_dense
 from fedprox.models.model import Model, classifier
@@ -47,17 +48,17 @@ def resnet(shape: tuple[int, ...], classes: int, layers: int = 20) -> Model:
     height, width, depth = image_shape(name, shape, least=8)
 
     def init(key: jax.Array) -> Tree:
-        keys = iter(jax.random.split(key, 2 + 2 * blocks * len(_STAGES)))
-        params: Tree = {"first": _init_convolution(next(keys), depth, _STAGES[0])}
+        own = iter(keys(key, 2 + 2 * blocks * len(_STAGES)))
+        params: Tree = {"first": _init_convolution(next(own), depth, _STAGES[0])}
         before = _STAGES[0]
         for stage, channels in enumerate(_STAGES, 1):
             for block in range(1, blocks + 1):
                 params[f"stage{stage}_block{block}"] = {
-                    "first": _init_convolution(next(keys), before, channels),
-                    "second": _init_convolution(next(keys), channels, channels),
+                    "first": _init_convolution(next(own), before, channels),
+                    "second": _init_convolution(next(own), channels, channels),
                 }
                 before = channels
-        params["output"] = init_dense(next(keys), before, classes)
+        params["output"] = init_dense(next(own), before, classes)
         return params
 
     def scores(params: Tree, x: jax.Array) -> jax.Array:

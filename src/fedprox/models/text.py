@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from fedprox.core.errors import DataError
 from fedprox.core.trees import Tree
-from fedprox.models.draws import uniform
+from fedprox.models.draws import keys, uniform
 from fedprox.models.lstm import init_layer, last_hidden
 from fedprox.models.model import Model, classifier
 
@@ -37,7 +37,7 @@ def char_lstm(classes: int, length: int = 80, embedding: int = 8, hidden: int = 
     """
 
     def init(key: jax.Array) -> Tree:
-        first, second = jax.random.split(key)
+        first, second = keys(key, 2)
         return {"embedding": _glorot(first, classes, embedding), **_init(second, embedding, hidden, classes)}
 
     def scores(params: Tree, x: jax.Array) -> jax.Array:
@@ -75,7 +75,7 @@ def sentiment_lstm(vectors: ArrayLike, classes: int = 2, hidden: int = 256) -> M
 
 
 def _init(key: jax.Array, inputs: int, hidden: int, classes: int) -> Tree:
-    first, second, third = jax.random.split(key, 3)
+    first, second, third = keys(key, 3)
     return {
         "layer1": init_layer(first, inputs, hidden),
         "layer2": init_layer(second, hidden, hidden),
