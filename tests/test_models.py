@@ -99,7 +99,7 @@ ROWS, FEATURES = (1, 7, 8, 10, 16, 33), (23, 24, 64, 65, 100, 300)
 def test_which_products_are_taken_a_vector_at_a_time(within_one_kernel, monkeypatch):
     monkeypatch.setattr(products, "is_within_one_kernel", lambda: within_one_kernel)
     for features, rows in itertools.product(FEATURES, ROWS):
-        weight, x = jnp.zeros((2, features)), jnp.zeros((rows, features))
+        weight, x = np.zeros((2, features), "f"), np.zeros((rows, features), "f")
         is_long = within_one_kernel and features > (128 if rows < 8 else 23 if rows < 24 else 64)
         assert ("scan" in str(jax.make_jaxpr(partial(products.scores, weight))(x))) == is_long, (features, rows)
 

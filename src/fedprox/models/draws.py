@@ -42,7 +42,8 @@ def uniform(key: jax.Array, shape: tuple[int, ...], limit: float) -> jax.Array:
 
 def _length(key: jax.Array, count: int) -> int:
     """Return how many numbers to draw for `count` of them."""
-    begins_alike = jax.config.jax_threefry_partitionable and str(jax.random.key_impl(key)) == "threefry2x32"
+    is_numbered = getattr(jax.config, "jax_threefry_partitionable", False)
+    begins_alike = is_numbered and str(jax.random.key_impl(key)) == "threefry2x32"
     return next((length for length in _LENGTHS if length >= count), count) if begins_alike else count
 
 
