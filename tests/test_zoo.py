@@ -6,12 +6,14 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from jax import lax
 
 from fedprox import Population, models, train
 from fedprox.core.compilation import compiled
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.core.trees import flatten_names
-from fedprox.models.model import evaluate_and_differentiate
+from fedprox.models.group_norm import group_norm
+from fedprox.models.model import classifier, evaluate_and_differentiate
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -25,7 +27,10 @@ def tensors(params):
 def perturbed(params, seed=1):
     """Return parameters none of which is a plain zero or one, so that a mistake in any of them shows."""
     random = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: leaf + 0.05 * random.normal(size=leaf.shape).astype(np.float32), params)
+    # by NumPy, which compiles nothing for the many shapes
+    return jax.tree.map(
+        lambda leaf: np.asarray(leaf) + 0.05 * random.normal(size=leaf.shape).astype(np.float32), params
+    )
 
 
 def conv(w, name, image, **options):
@@ -106,16 +111,18 @@ def char_transformer(w, x):
     return dense(w, "output", last)
 
 
+# LeNet has other code for 16 examples and more, and mcmahan_cnn shares the code for fewer with it: one of the two has
+# even sides, the other has odd ones. 21 examples are a whole vector of 16 and a part of one.
 CASES = {
     "lenet": ((32, 32, 3), lenet, 4),
-    "lenet in vectors of examples": ((32, 32, 3), lenet, 64),
-    "lenet on odd sides": ((19, 17, 1), lenet, 4),
-    "lenet on odd sides in vectors of examples": ((19, 17, 1), lenet, 21),
+    "lenet on odd sides in vectors of examples": ((19, 17, 2), lenet, 21),
     "mcmahan_cnn": ((10, 9, 2), mcmahan_cnn, 4),
     "resnet8": ((12, 12, 3), resnet(1), 4),
     "resnet20": ((9, 8, 3), resnet(3), 4),
     "char_transformer": ((12,), char_transformer, 4),
 }
+# resnet20 repeats the blocks of resnet8, whose gradients are compared; its own would take ten seconds to compile.
+SCORES_ALONE = {"resnet20"}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -134,18 +141,19 @@ def test_scores_and_gradients_are_those_of_pytorch(case):
     z = other(w, torch.tensor(x))
     losses = functional.cross_entropy(z, torch.tensor(y).long(), reduction="none")
     (torch.tensor(weights) * losses).sum().backward()
+    is_differentiated = case not in SCORES_ALONE
     ours, labels, gradient = compiled(
         lambda params: (
             model.loss(params, x, y),
             model.predict(params, x),
-            models.mean_gradient(model, params, x, y, weights),
+            models.mean_gradient(model, params, x, y, weights) if is_differentiated else params,
         )
     )(params)
     np.testing.assert_allclose(ours, losses.detach().numpy(), rtol=2e-4, atol=2e-5)
     np.testing.assert_array_equal(labels, z.argmax(1).numpy())
     gradient = flatten_names(gradient)
     assert sorted(gradient) == sorted(w)
-    for leaf, value in gradient.items():
+    for leaf, value in gradient.items() if is_differentiated else ():
         expected = w[leaf].grad.numpy()
         np.testing.assert_allclose(
             value, expected, rtol=2e-3, atol=2e-5 * max(1.0, float(np.abs(expected).max())), err_msg=leaf
@@ -169,7 +177,7 @@ def test_examples_of_a_wrong_shape(name, shape, sentence):
 
 
 def test_the_transformer_refuses_what_are_no_character_codes():
-    model = models.char_transformer(5, 4)
+    model = models.char_transformer(5, 4, width=8, layers=1, heads=2)
     params = model.init(jax.random.key(0))
     with pytest.raises(DataError, match="integers, one per character; got float32"):
         model.predict(params, np.zeros((2, 4), np.float32))
@@ -179,21 +187,37 @@ def test_the_transformer_refuses_what_are_no_character_codes():
 
 
 def test_curvature_of_a_network_with_group_normalisation_is_that_of_differences():
-    model = models.build("resnet8", (8, 8, 3), 3)
+    def scores(params, x):
+        for name in ("first", "second"):
+            x = lax.conv(x.transpose(0, 3, 1, 2), params[name]["weight"], (1, 1), "SAME").transpose(0, 2, 3, 1)
+            x = jax.nn.relu(group_norm(params[name], x, groups=2))
+        return x.mean(axis=(1, 2)) @ params["output"]["weight"]
+
     random = np.random.default_rng(0)
-    x, y = random.normal(size=(4, 8, 8, 3)).astype(np.float32), np.array([0, 1, 2, 1], np.int32)
-    params = perturbed(model.init(jax.random.key(0)))
-    along = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), params)
+
+    def draw(*shape):
+        return random.normal(size=shape).astype(np.float32)
+
+    params = {
+        "first": {"weight": draw(4, 2, 3, 3), "scale": draw(4), "shift": draw(4)},
+        "second": {"weight": draw(4, 4, 3, 3), "scale": draw(4), "shift": draw(4)},
+        "output": {"weight": draw(4, 3)},
+    }
+    model = classifier("two layers", lambda key: params, scores)
+    x, y = draw(4, 5, 5, 2), np.array([0, 1, 2, 1], np.int32)
+    along = jax.tree.map(lambda leaf: draw(*leaf.shape), params)
 
     def gradient(at):
         return models.mean_gradient(model, at, x, y, np.full(4, 0.25, np.float32))
 
-    product = jax.jit(lambda at: jax.jvp(gradient, (at,), (along,))[1])(params)["output"]["weight"]
+    product = jax.jit(lambda at: jax.jvp(gradient, (at,), (along,))[1])(params)
     ahead, behind = (
-        jax.jit(gradient)(jax.tree.map(lambda w, d, s=sign: w + s * 1e-3 * d, params, along))["output"]["weight"]
+        jax.jit(gradient)(jax.tree.map(lambda w, d, s=sign: w + np.float32(s * 1e-3) * d, params, along))
         for sign in (1, -1)
     )
-    np.testing.assert_allclose(product, (ahead - behind) / 2e-3, rtol=0.1, atol=0.05 * np.abs(product).max())
+    for layer in ("output", "first"):
+        ours, forward, backward = (np.asarray(each[layer]["weight"]) for each in (product, ahead, behind))
+        np.testing.assert_allclose(ours, (forward - backward) / 2e-3, rtol=0.1, atol=0.05 * np.abs(ours).max())
 
 
 @pytest.mark.parametrize("weights", [np.ones(12), np.arange(12) / 10])
@@ -206,10 +230,16 @@ def test_one_pass_gives_what_loss_prediction_and_gradient_give(weights):
     in_one_pass = jax.jit(partial(evaluate_and_differentiate, model))
     losses, labels, gradient = in_one_pass(params, x, y, weights)
     plain = dataclasses.replace(model, losses_and_labels=None)
-    apart = jax.jit(partial(evaluate_and_differentiate, plain))(params, x, y, weights)
-    np.testing.assert_allclose(losses, jax.jit(model.loss)(params, x, y), rtol=1e-5)
-    np.testing.assert_array_equal(labels, jax.jit(model.predict)(params, x))
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), gradient, apart[2])
+
+    @jax.jit
+    def apart(params):
+        own_gradient = evaluate_and_differentiate(plain, params, x, y, weights)[2]
+        return model.loss(params, x, y), model.predict(params, x), own_gradient
+
+    expected_losses, expected_labels, expected_gradient = apart(params)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    np.testing.assert_array_equal(labels, expected_labels)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), gradient, expected_gradient)
 
 
 def test_vectors_of_examples_give_the_same_bits_for_any_number_of_workers():
@@ -221,6 +251,7 @@ def test_vectors_of_examples_give_the_same_bits_for_any_number_of_workers():
         "model": {"name": "lenet"},
         "solver": {"batch_size": 16, "epochs": 1},
         "devices": {"per_round": 3},
+        "measure": {"dissimilarity": False},
     }
     one, two = (train({**config, "engine": {"workers": count}}, population=population) for count in (1, 2))
     jax.tree.map(np.testing.assert_array_equal, one.params, two.params)
