@@ -13,7 +13,7 @@ import numpy as np
 
 __all__ = ["keys", "normal", "uniform"]
 
-_LENGTHS = tuple(4**power for power in range(3, 11))  # up to a million numbers, the most that are drawn for nothing
+_LENGTHS = tuple(16**power for power in range(2, 6))  # up to a million numbers, the most that are drawn for nothing
 
 
 def keys(key: jax.Array, count: int) -> list[jax.Array]:
