@@ -22,7 +22,7 @@ import fedprox
 from fedprox.cli import app
 from fedprox.runs.folder import is_running
 
-KILLS = int(os.environ.get("FEDPROX_KILLS", "6"))
+KILLS = int(os.environ.get("FEDPROX_KILLS", "4"))
 TIMES = ("seconds", "solve_seconds", "measure_seconds")
 CONFIG = """
 rounds = {rounds}
