@@ -27,6 +27,7 @@ from fedprox.solvers.stepwise import steps_per_call
 from fedprox.solvers.subproblem import Subproblem
 
 SIZES = [37, 1, 64, 8]
+MOST = max(SIZES)
 FEATURES, CLASSES, BATCH = 6, 3, 5
 
 SOLVERS: dict[str, Any] = {
@@ -90,11 +91,11 @@ def local_problem(problem: str, mu: float = 0.0, linear: bool = False, **setting
 def h_and_gradient(model: Any) -> Any:
     """h_k written once more, on a flat vector and whole arrays."""
 
-    def h(w: jax.Array, problem: Subproblem, x: jax.Array, y: jax.Array) -> jax.Array:
+    def h(w: jax.Array, problem: Subproblem, x: jax.Array, y: jax.Array, weights: jax.Array) -> jax.Array:
         start, unflatten = ravel_pytree(problem.anchor)
         moved = w - start
         linear = ravel_pytree(problem.linear)[0]
-        return jnp.mean(model.loss(unflatten(w), x, y)) + linear @ w + 0.5 * problem.mu * (moved @ moved)
+        return weights @ model.loss(unflatten(w), x, y) + linear @ w + 0.5 * problem.mu * (moved @ moved)
 
     return jax.jit(jax.value_and_grad(h))
 
@@ -105,11 +106,16 @@ class Reference:
     def __init__(self, local: LocalProblem) -> None:
         self.start = flat(local.problem.anchor)
         self.problem = local.problem
-        self.x, self.y = local.samples.of(local.device)
+        x, y = local.samples.of(local.device)
+        self.rows = np.arange(len(x))
+        # rows of zeros without a weight, so that any device and mini-batch is one compiled program
+        self.x, self.y = (np.pad(each, [(0, MOST - len(x))] + [(0, 0)] * (each.ndim - 1)) for each in (x, y))
         self._h = h_and_gradient(local.model)
 
-    def at(self, w: np.ndarray, rows: Any = slice(None)) -> tuple[float, np.ndarray]:
-        value, gradient = self._h(w.astype(np.float32), self.problem, self.x[rows], self.y[rows])
+    def at(self, w: np.ndarray, rows: np.ndarray | None = None) -> tuple[float, np.ndarray]:
+        chosen = self.rows if rows is None else rows
+        weights = (np.bincount(chosen, minlength=MOST) / len(chosen)).astype(np.float32)
+        value, gradient = self._h(w.astype(np.float32), self.problem, self.x, self.y, weights)
         return float(value), np.asarray(gradient, np.float64)
 
     def value(self, params: Any) -> float:
@@ -231,9 +237,8 @@ def test_a_device_with_one_sample(solver: str, problem: str) -> None:
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_solution_is_not_left(solver: str) -> None:
     """y is exactly what the model says, so the gradient at w^t is zero."""
-    model = linear_regression(2)
-    x = np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.0]], np.float32)
-    samples = Samples(x, np.zeros(3, np.float32), np.array([0, 3]))
+    model, samples, _ = population("least_squares")
+    samples = Samples(samples.x, np.zeros_like(samples.y), samples.offsets)
     anchor = to_backend(model.init(jax.random.key(0)))
     local = LocalProblem(
         model,
@@ -244,7 +249,7 @@ def test_a_solution_is_not_left(solver: str) -> None:
         1,
         0,
         10,
-        2,
+        BATCH,
         0.1,
     )
     params, _ = SOLVERS[solver].solve(local)
