@@ -1,7 +1,7 @@
 """A device of a real federation: it trains until its budget or its time is spent, and returns what it has.
 
 Flower starts a new process for every message. Compiled programs are kept on disk, so that only the first message on a
-machine compiles. The time that takes counts, as everything does between the arrival of a message and the last step;
+machine compiles. That time counts, like everything between the arrival of a message and the last step;
 only the measures of the work, a pass over the device's samples or two, come after it.
 """
 
@@ -109,7 +109,7 @@ def client_app(
 
 
 def introduction(data: DeviceData) -> Introduction:
-    """Return who a device says it is."""
+    """Return how a device identifies itself."""
     return Introduction(data.device, len(data.population.train), len(data.population.test))
 
 

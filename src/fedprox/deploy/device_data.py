@@ -1,4 +1,4 @@
-"""What one device holds: its own samples and its number in the population, and nothing of the others."""
+"""The data of one device: its own samples and its number in the population."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DeviceData:
 
     @classmethod
     def of(cls, population: Population, device: int) -> DeviceData:
-        """Take one device out of a population, and leave the others behind."""
+        """Return the data of one device of a population."""
         if not 0 <= device < population.devices:
             raise DataError(f"a device's number must be from 0 to {population.devices - 1}; got {device}")
         alone = Population(

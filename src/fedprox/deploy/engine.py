@@ -5,7 +5,7 @@ the method. The method itself works on the server (`remote_work`): so it needs n
 remembers for a device stays in the server's checkpoint. For a method that needs gradients at w^t (FedDANE) the devices
 are asked for them first.
 
-Every reply is checked before it is merged; who did not reply, or not in time, is left out, and the weights follow.
+Every reply is checked before it is merged; devices that did not reply in time are left out, and the weights adjusted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LOG = logging.getLogger("fedprox.deploy")
 
 
 class FlowerEngine(Engine):
-    """Has real devices do the work of a round.
+    """Lets real devices do the work of a round.
 
     Attributes:
       limits: how much a reply may add.
@@ -138,7 +138,7 @@ class FlowerEngine(Engine):
         return {} if self._personal is None else {"personal": self._personal.values()}
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Take back the counts and what the limits follow."""
+        """Restore the counts and what the limits follow."""
         self._post.late = self._late_recorded = values["late"]
         self._refused = values["refused"]
         self.limits.restore(values.get("norms", []))
@@ -147,7 +147,7 @@ class FlowerEngine(Engine):
             self._personal.restore(values["personal"])
 
     def summary(self) -> dict[str, Any]:
-        """Return what went wrong over the run, in numbers."""
+        """Return the counts of failures over the run."""
         return {
             "late_replies": self._post.late,
             "refused_replies": self._refused,
@@ -285,7 +285,7 @@ class FlowerEngine(Engine):
         return self._personal.to_train(device, round) if is_first else self._personal.to_read(device)
 
     def count_refused(self, round: int, refused: Mapping[int, str]) -> None:
-        """Count replies that are refused, and say why."""
+        """Count replies that are refused, and log why."""
         self._refused += len(refused)
         for device, reason in refused.items():
             _LOG.warning("round %d: the reply of device %d is refused: %s", round, device, reason)
@@ -298,7 +298,7 @@ class FlowerEngine(Engine):
         return {device: answers[node] for device, node in nodes.items()}
 
     def _outcome(self, request: RoundRequest, collected: Collected) -> RoundOutcome:
-        """Return what came of a round, before anything is merged."""
+        """Return the outcome of a round, before anything is merged."""
         devices = [None if task is None else task.device for task in request.tasks]
         work = [None if device is None else collected.work.get(device) for device in devices]
         replied, cut_off = collected.replied(request.tasks)

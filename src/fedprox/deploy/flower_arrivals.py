@@ -1,6 +1,6 @@
-"""Real devices that reply at their own pace: each is sent its message when its place is free, and none is waited for.
+"""Real devices that reply at their own pace: each gets its message when its place is free, without waiting for others.
 
-Every event is logged (`reply_log`) before the server hears of it: that a device was asked, its checked reply, or why
+Every event is logged (`reply_log`) before the server acts on it: that a device was asked, its checked reply, or why
 there is none. Flower's messages end with the run of the server. So a server that is started again takes the logged
 events first, and sends the assignments whose message was lost once more; their devices do the same work again, since
 draws follow from the seed, the version and the device.
@@ -43,7 +43,7 @@ from fedprox.training.run_parts import RunParts
 
 __all__ = ["FlowerArrivals"]
 
-_MEET = 5.0  # seconds between two looks for new nodes
+_MEET = 5.0  # seconds between two checks for new nodes
 _INTRODUCTION = 60.0  # seconds after which a node that has not said who it is may be asked again
 _LOG = logging.getLogger("fedprox.deploy")
 
@@ -123,7 +123,7 @@ class FlowerArrivals:
         return {"position": self._position}
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Go back to a number of events."""
+        """Return to a number of events."""
         self._position = values["position"]
         self._saved = deque([0, 0], maxlen=2)
 
@@ -132,12 +132,12 @@ class FlowerArrivals:
         return self._config.deploy.late == "merge"
 
     def take_late(self) -> int:
-        """Return how many late replies were refused since this was last asked."""
+        """Return how many late replies were refused since the last call."""
         late, self._late = self._late, 0
         return late
 
     def _go_on(self, under_way: Mapping[int, Assignment], choose: Choose) -> None:
-        """Ask whom there is a place for, and wait until something has happened, unless no device is at work."""
+        """Ask devices for the free places, and wait for an event, unless no device is at work."""
         self._meet()
         known = {sent.assignment.order for sent in self._sent.values()}
         lost = [assignment for order, assignment in under_way.items() if order not in known]
@@ -227,7 +227,7 @@ class FlowerArrivals:
                 self._fail(sent, f"no answer within {wait:g} seconds", wait, is_over=not self._merges_late)
 
     def _take(self, sent: _Sent, answer: NodeAnswer) -> None:
-        """Check an answer, and log what came of it."""
+        """Check an answer, and log the outcome."""
         if sent.is_overdue and not self._merges_late:
             self._post.late += answer.records is not None
             self._late += answer.records is not None

@@ -1,4 +1,4 @@
-"""Certificates and keys for a federation: who may speak to whom, and who can prove to be who.
+"""Certificates and keys for a federation: TLS for the server, and keys by which nodes prove their identity.
 
     ca.crt, ca.key        the authority that signs the server's certificate; ca.crt goes to every node
     server.pem, .key      the server's certificate for the names it is reached under, and its key

@@ -1,4 +1,4 @@
-"""Who is slow: what the rounds say of each device's speed, as a trace that a simulated clock can follow.
+"""The measured speed of each device, as a trace that a simulated clock can follow.
 
     {"samples_per_second": 8.2, "latency_seconds": 3.1, "download_bytes_per_second": 1e12, ...}
 

@@ -69,7 +69,7 @@ class ReportMeasurer:
         """Do nothing: the devices compile, each for itself."""
 
     def measure(self, params: Tree, own: Mapping[int, Tree] | None = None) -> Measures | None:
-        """Return the measures over the devices that report; None where none does, which says nothing of the model."""
+        """Return the measures over the devices that report; None if none does, which says nothing about the model."""
         if self._busy is None:
             self._reports, self._reported = self._ask(params, own), params
         else:
@@ -183,7 +183,7 @@ def _wrong_gradient(gradient: Named, params: Named) -> str | None:
 
 
 def out_of_line(reports: Mapping[int, Evaluation]) -> list[int]:
-    """Return the devices that report a loss beyond all measure, given at least two others.
+    """Return the devices that report an implausibly large loss, given at least two others.
 
     >>> losses = {0: 2.0, 1: 3.0, 2: 1e9}
     >>> out_of_line({device: Evaluation(1, loss, None, 0, None, None) for device, loss in losses.items()})
@@ -261,7 +261,7 @@ def _evaluation_rows(reports: Mapping[int, Evaluation], devices: range) -> list[
 
 
 def _share(parts: list[tuple[int, float | None]]) -> float | None:
-    """Pool accuracies over all examples, in whole right answers."""
+    """Pool accuracies over all examples, as integer counts of correct predictions."""
     known = [(samples, accuracy) for samples, accuracy in parts if samples and accuracy is not None]
     right = sum(round(samples * accuracy) for samples, accuracy in known)
     return right / sum(samples for samples, _ in known) if known else None

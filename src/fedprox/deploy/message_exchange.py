@@ -1,8 +1,8 @@
 """Messages out, answers in, by the server's own clock.
 
 Flower's `send_and_receive` looks for answers every three seconds and loses track of whose answer is missing: the error
-that stands in for a lost node carries another sender. Here each message keeps its device, the post is looked after
-several times a second, and what comes after the server has stopped waiting is counted and thrown away.
+that stands in for a lost node carries another sender. Here each message keeps its device, answers are collected several
+times a second, and those that arrive after the server has stopped waiting are counted and discarded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedprox.deploy.message_records import bounded
 __all__ = ["POLL", "Grid", "NodeAnswer", "Post"]
 
 POLL = 0.2
-"""Seconds between two looks for answers."""
+"""Seconds between two checks for answers."""
 _TTL = 600.0  # seconds that a message stays valid after the server has stopped waiting
 
 
@@ -38,7 +38,7 @@ class Grid(Protocol):
 
 @dataclass(frozen=True)
 class NodeAnswer:
-    """What came of a message: the records of the reply, or why there are none."""
+    """The outcome of a message: the records of the reply, or why there are none."""
 
     records: RecordDict | None
     problem: str | None

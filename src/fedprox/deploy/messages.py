@@ -74,7 +74,7 @@ class PersonalVersion:
 class Instruction:
     """What a device is asked to do in a round."""
 
-    device: int  # who is meant
+    device: int  # the number of the device
     params: Named  # w^t
     linear: Named | None  # c_k
     round: int
@@ -241,7 +241,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Introduction:
-    """Who a node says it is."""
+    """How a node identifies itself."""
 
     device: int
     train_samples: int

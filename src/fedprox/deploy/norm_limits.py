@@ -83,7 +83,7 @@ class NormLimits:
         return list(self._recent)
 
     def restore(self, values: list[Any]) -> None:
-        """Take back what `values` returned."""
+        """Restore what `values` returned."""
         self._recent = deque(values, maxlen=self._recent.maxlen)
 
     def _limit(self, kind: str, norms: Norms) -> tuple[float, str]:

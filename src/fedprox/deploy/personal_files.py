@@ -2,8 +2,8 @@
 
 Each time a device has trained, its personal parameters are written as a version, whose name the server has given. With
 each message the server says which version counts: that of the device's last reply that was merged. So a reply that came
-too late, and a round that is taken again after a resume, leave no trace. Versions are kept as far back as a checkpoint
-of the server may go.
+too late, and a round that is repeated after a resume, have no effect. Versions are kept as far back as a checkpoint of
+the server may go.
 """
 
 from __future__ import annotations

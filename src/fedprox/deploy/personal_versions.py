@@ -1,4 +1,4 @@
-"""What the server knows of personal parameters: under which name each device keeps those that count."""
+"""What the server knows about personal parameters: the name under which each device keeps the current ones."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ class PersonalVersions:
         return {"run": self._run, "merged": {str(device): version for device, version in self._merged.items()}}
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Take back what a checkpoint holds."""
+        """Restore what a checkpoint holds."""
         self._run = values["run"]
         self._merged = {int(device): version for device, version in values["merged"].items()}

@@ -1,7 +1,7 @@
 """How many rounds of a private federation were sent out, on disk before each of them.
 
 The checkpoint lags behind by up to `checkpoint.every` rounds. Those are taken again after a crash, with other noise, so
-that they cost privacy twice; and what was sent out cannot be taken back.
+that they cost privacy twice; and what was sent out cannot be revoked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is there: which node is which device of the population, and how many samples it has.
+"""The roster: which node is which device of the population, and how many samples it has.
 
 Flower's node ids are random, and without authentication new at every start. So each node is asked who it is, once: it
 answers the `partition-id` of its node config. That is the device's number, under which everything is drawn.
@@ -85,7 +85,7 @@ class Roster:
         return new
 
     def hear(self, node: int, answer: NodeAnswer) -> None:
-        """Take note of what a node answers that was asked who it is."""
+        """Record how a node identifies itself."""
         records = answer.records
         if records is None:
             self._turn_away(node, str(answer.problem))
@@ -106,7 +106,7 @@ class Roster:
         return self._nodes[device]
 
     def samples(self, device: int) -> Introduction:
-        """Return what a device said of itself."""
+        """Return what a device reported about itself."""
         return self._known[device]
 
     @property
@@ -132,7 +132,7 @@ class Roster:
             self._refusals.pop(node, None)
 
     def _false_claim(self, node: int, said: Introduction) -> str | None:
-        """Return why what a node says of itself cannot be true, or None."""
+        """Return why what a node reports about itself cannot be true, or None."""
         if self._bound and self._bound[said.device] != node:
             return f"device {said.device} must be node {self._bound[said.device]} (`deploy.nodes`)"
         if self._max_samples and said.train_samples > self._max_samples:

@@ -1,4 +1,4 @@
-"""What came of asking the devices of a round: work that may be merged, and why there is none."""
+"""The outcome of a round's messages: work that may be merged, and why there is none."""
 
 from __future__ import annotations
 

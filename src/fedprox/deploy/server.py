@@ -125,7 +125,7 @@ def run_federation(
     check_late(config, method, rule, params)
     traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
     replaced = _replaced(config, objects, params)
-    folder = RunFolder(out, config, resume=resume, replaced=replaced, private=True)  # it tells of people's devices
+    folder = RunFolder(out, config, resume=resume, replaced=replaced, private=True)  # data about people's devices
     try:
         post = Post(grid)
         deploy = config.deploy

@@ -1,7 +1,7 @@
-"""A federation on one machine, with everything real but the distance: one SuperLink, some SuperNodes, TLS and keys.
+"""A real federation on one machine: one SuperLink, some SuperNodes, TLS and keys.
 
 Every process is started in a session of its own and ended with it; ports are free ones; Flower's own folder, the keys
-and the logs are inside the trial's folder. Nothing is heard outside this machine.
+and the logs are inside the trial's folder. Nothing is reachable from outside this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Trial"]
 
 _CONNECTION = "trial"
 _START_SECONDS = 180.0  # for the SuperLink, and for the nodes, also on a machine that is busy
-_LOOK = 10.0  # seconds between two questions whether a server has failed
+_LOOK = 10.0  # seconds between two checks whether a server has failed
 
 
 class Trial:
@@ -179,7 +179,7 @@ class Trial:
         return answer
 
     def log(self, name: str) -> str:
-        """Return what a process has said so far."""
+        """Return the output of a process so far."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:

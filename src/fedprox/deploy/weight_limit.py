@@ -16,7 +16,7 @@ _LOG = logging.getLogger("fedprox.deploy")
 
 
 def warn_of_limited(most: float, round: int, tasks: Sequence[Task | None], weights: NDArray[np.float64]) -> None:
-    """Say whose weight would be larger if `deploy.max_weight`, `most`, did not limit it."""
+    """Log the devices whose weight `deploy.max_weight`, `most`, limits."""
     limited = [task.device for task, weight in zip(tasks, weights, strict=True) if task and most < 1 and weight >= most]
     if limited:
         _LOG.warning(

@@ -4,8 +4,8 @@
 
 over the complete replies of the last five rounds: ten times what the median device would need for the same work. t is
 the time from sending a message to its reply, by the server's own clock, so that no device can shorten it for others.
-Before there are three of them it is an hour. A device that is cut off still sends its partial work; the deadline is
-for the one that would never end.
+Before there are three of them it is an hour. A device that is cut off still sends its partial work; the deadline is for
+one that would never end.
 """
 
 from __future__ import annotations
@@ -67,5 +67,5 @@ class WorkTimes:
         return list(self._recent)
 
     def restore(self, values: list[Any]) -> None:
-        """Take back what `values` returned."""
+        """Restore what `values` returned."""
         self._recent = deque(values, maxlen=self._recent.maxlen)
