@@ -9,7 +9,7 @@ Synthetic(1,1) with 300 devices and MNIST with 1,000, learning rates of the pape
 Servers with the same data, fleet, method and seed have the same draws. The synchronous server runs once with the
 default deadline and once without one. Every run makes about as many local solves, merged or not. On `phones-2020` the
 devices with three of the ten labels are rarely there. The asynchronous server is measured at every tenth version, but
-for `auto`, which needs the loss of each; the others at each.
+for `drift`, which needs the loss of each; the others at each.
 
 *best* is the one of mu = 0.1 and 1 with the lowest training loss at the end, chosen for each server and fleet.
 The target of a table is nine tenths of the highest accuracy in it, a mean over the seeds, as a whole percentage.
@@ -58,10 +58,10 @@ MUS = (1.0, 0.1)
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},
     "fedprox mu=0": {"mu": 0.0},
-    "fedprox mu=auto": {"mu": "auto"},
+    "fedprox mu=drift": {"mu": "drift"},
     **{f"fedprox mu={mu:g}": {"mu": mu} for mu in MUS},
 }
-ROWS = {"FedAvg": "fedavg", "FedProx, mu = 0": "fedprox mu=0", "best": "best", "auto": "fedprox mu=auto"}
+ROWS = {"FedAvg": "fedavg", "FedProx, mu = 0": "fedprox mu=0", "best": "best", "drift": "fedprox mu=drift"}
 
 
 class Cell(NamedTuple):
@@ -80,7 +80,7 @@ class Cell(NamedTuple):
     def settings(self) -> dict[str, Any]:
         systems = {"model": "clock", **FLEETS[self.fleet], **SERVERS[self.server]}
         per_version = {"over_selection": 13, "asynchronous": 1}.get(systems.get("server", ""), K)
-        every = K if per_version == 1 and METHODS[self.method].get("mu") != "auto" else 1
+        every = K if per_version == 1 and METHODS[self.method].get("mu") != "drift" else 1
         seeded = {"seed": self.seed} if self.data == "synthetic" else {}  # MNIST is divided into devices once
         return {
             "seed": self.seed,
@@ -182,7 +182,7 @@ def _table(cache: Cache, name: str, fleet: str, seeds: int) -> Iterator[str]:
         if not all(runs.values()):
             return
         chosen = min(runs, key=lambda each: statistics.fmean(run["loss"] or math.inf for run in runs[each]))
-        shown = {"best": f"FedProx, mu = {chosen[11:]} (best)", "auto": "FedProx, mu = auto"}.get(label, label)
+        shown = {"best": f"FedProx, mu = {chosen[11:]} (best)", "drift": "FedProx, mu = drift"}.get(label, label)
         found[server, label] = shown, runs[chosen]
     best = max(statistics.fmean(run["accuracy"] for run in runs) for _, runs in found.values())
     target = math.floor(90 * best) / 100

@@ -44,7 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "clock-fedavg": {"method": {"name": "fedavg"}, **CLOCK},
     "clock-fedprox": {"method": PROX, **CLOCK},
     "mu-adaptive": {"rounds": 10, "method": {"mu": "adaptive", "mu_initial": 0.5, "mu_patience": 2}},
-    "mu-auto": {"rounds": 10, "method": {"mu": "auto"}},
+    "mu-drift": {"rounds": 10, "method": {"mu": "drift"}},
     "gamma": {"method": PROX, "solver": {"epochs": 5, "gamma": 0.2}, "measure": {"gamma": True}},
     "solver-momentum": {"method": PROX, "solver": {"epochs": 3, "momentum": 0.9, "nesterov": True}},
     "solver-adam": {"method": PROX, "solver": {"name": "adam", "epochs": 3}},

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedprox
-from fedprox.config import Config, MethodConfig
+from fedprox.config import Config
 from fedprox.core.errors import ConfigError
 from fedprox.methods import mu
-from fedprox.methods.mu import AdaptiveMu, AutoMu, ConstantMu, Signals
+from fedprox.methods.mu import AdaptiveMu, ConstantMu, DriftMu, Signals
 
 LEARNING_RATE = 0.01
 NAN = float("nan")
@@ -71,44 +71,44 @@ def test_tenths_up_and_down_end_where_they_began():
     assert seen(rule, [1, 2, 3, 4, 3, 2, 1])[-1] == 0.0
 
 
-# Automatic
+# Drift
 
 
-def test_auto_starts_at_a_hundred_steps():
-    assert AutoMu.start(0.01).mu == 1.0
-    assert AutoMu.start(0.5).mu == 0.02
+def test_drift_starts_at_a_hundred_steps():
+    assert DriftMu.start(0.01).mu == 1.0
+    assert DriftMu.start(0.5).mu == 0.02
 
 
-def test_auto_by_hand():
+def test_drift_by_hand():
     """Up e^0.5; then, with one turn, the step is 0.5 / (1 + 1/7) = 0.4375, times 1/4 + 4 * 0.2."""
-    rule = AutoMu.start(LEARNING_RATE).after(Signals(2.0)).after(Signals(2.5, **updates(0.9)))
+    rule = DriftMu.start(LEARNING_RATE).after(Signals(2.0)).after(Signals(2.5, **updates(0.9)))
     assert rule.mu == pytest.approx(math.exp(0.5))
     rule = rule.after(Signals(2.4, **updates(0.2)))
     assert rule.mu == pytest.approx(math.exp(0.5 - 0.4375 * 1.05))
     assert rule.turns == 1
 
 
-def test_auto_keeps_its_balance_at_one_rise_in_five_where_the_draw_of_devices_rules():
-    rule = AutoMu(1.0, LEARNING_RATE, previous=1.0, dissimilarity=1e9)
+def test_drift_keeps_its_balance_at_one_rise_in_five_where_the_draw_of_devices_rules():
+    rule = DriftMu(1.0, LEARNING_RATE, previous=1.0, dissimilarity=1e9)
     up = math.log(rule.after(Signals(2.0, **updates(0.0))).mu)
     down = math.log(rule.after(Signals(0.5, **updates(0.0))).mu)
     assert 0.2 * up + 0.8 * down == pytest.approx(0.0)
 
 
 def test_disagreement_does_not_slow_the_fall_where_the_draw_of_devices_hides_it():
-    falls = [seen(AutoMu.start(LEARNING_RATE), [2.0, 1.9], **updates(q))[-1] for q in (-0.5, 0.0)]
+    falls = [seen(DriftMu.start(LEARNING_RATE), [2.0, 1.9], **updates(q))[-1] for q in (-0.5, 0.0)]
     assert falls[0] == falls[1]
 
 
-def test_auto_starts_lower_where_gradients_agree():
-    assert AutoMu.start(LEARNING_RATE).after(Signals(2.0, dissimilarity=2.0)).mu == pytest.approx(0.75)
-    assert AutoMu.start(LEARNING_RATE).after(Signals(2.0, dissimilarity=math.inf)).mu == 1.0
-    assert AutoMu.start(LEARNING_RATE).after(Signals(2.0, dissimilarity=1.0)).mu == pytest.approx(1e-3)
+def test_drift_starts_lower_where_gradients_agree():
+    assert DriftMu.start(LEARNING_RATE).after(Signals(2.0, dissimilarity=2.0)).mu == pytest.approx(0.75)
+    assert DriftMu.start(LEARNING_RATE).after(Signals(2.0, dissimilarity=math.inf)).mu == 1.0
+    assert DriftMu.start(LEARNING_RATE).after(Signals(2.0, dissimilarity=1.0)).mu == pytest.approx(1e-3)
 
 
 def test_with_all_devices_mu_rises_where_updates_cancel_more_than_gradients():
     """B = 2 and r = 0.1: c = 0.4, so log mu rises by 0.5 * 0.6^2; with r = 1/4 = 1 / B^2 nothing is lost."""
-    rule = AutoMu(1.0, LEARNING_RATE, previous=1.0, dissimilarity=2.0)
+    rule = DriftMu(1.0, LEARNING_RATE, previous=1.0, dissimilarity=2.0)
     round = {"weights": (0.5, 0.5), "drift2": (1.0, 1.0), "coverage": 1.0, "dissimilarity": 2.0}
     assert rule.after(Signals(0.9, **round, mean_drift2=0.1)).mu == pytest.approx(math.exp(0.18))
     assert rule.after(Signals(0.9, **round, mean_drift2=0.25)).mu == pytest.approx(1.0)
@@ -116,25 +116,25 @@ def test_with_all_devices_mu_rises_where_updates_cancel_more_than_gradients():
 
 def test_the_noise_of_the_draw_by_hand():
     """Two of many equal devices: v = 1/2, B^2 = 1.5: n = 0.25 / 1.25 = 0.2; r = 1/2, so q = 0 and c = 0."""
-    rule = AutoMu(1.0, LEARNING_RATE, previous=1.0, dissimilarity=math.sqrt(1.5))
+    rule = DriftMu(1.0, LEARNING_RATE, previous=1.0, dissimilarity=math.sqrt(1.5))
     changed = rule.after(Signals(0.9, **updates(0.0), dissimilarity=1.2))
     assert math.log(changed.mu) == pytest.approx(0.5 * (0.6 * 1.0 - 0.2 / 4))
     assert changed.dissimilarity == 1.2
 
 
-def test_auto_falls_fast_on_devices_that_agree_and_stays_above_its_floor():
-    mus = seen(AutoMu.start(LEARNING_RATE), range(100, 0, -1), **updates(0.8))
+def test_drift_falls_fast_on_devices_that_agree_and_stays_above_its_floor():
+    mus = seen(DriftMu.start(LEARNING_RATE), range(100, 0, -1), **updates(0.8))
     assert mus[4] < 1e-2
     assert mus[-1] == pytest.approx(1e-5 / LEARNING_RATE)
 
 
-def test_auto_takes_a_loss_that_is_not_finite_for_a_rise():
-    mus = seen(AutoMu.start(LEARNING_RATE), [1.0, NAN, NAN, 5.0], weights=(0.5, 0.5), drift2=(NAN, 1.0))
+def test_drift_takes_a_loss_that_is_not_finite_for_a_rise():
+    mus = seen(DriftMu.start(LEARNING_RATE), [1.0, NAN, NAN, 5.0], weights=(0.5, 0.5), drift2=(NAN, 1.0))
     assert mus == pytest.approx([1.0, math.exp(0.5), math.exp(1.0), math.exp(1.0)])
 
 
-def test_auto_steps_shrink_with_turns():
-    rule = AutoMu.start(LEARNING_RATE)
+def test_drift_steps_shrink_with_turns():
+    rule = DriftMu.start(LEARNING_RATE)
     for loss in [1.0, 2.0] * 20:
         before, rule = rule, rule.after(Signals(loss))
     assert rule.turns == 38
@@ -149,9 +149,9 @@ dissimilarities = st.none() | st.just(NAN) | st.floats(min_value=0.99)
 
 
 @given(losses, rounds, dissimilarities, st.floats(1e-5, 10.0))
-def test_learning_rate_times_auto_mu_stays_in_its_bounds(losses, round, b, learning_rate):
+def test_learning_rate_times_drift_mu_stays_in_its_bounds(losses, round, b, learning_rate):
     first, second, mean, weight, coverage = round
-    rule = AutoMu.start(learning_rate)
+    rule = DriftMu.start(learning_rate)
     for loss in losses:
         rule = rule.after(Signals(loss, (weight, 1 - weight), (first, second), mean, coverage, b))
         assert 1e-5 * (1 - 1e-9) <= learning_rate * rule.mu <= 1 + 1e-9
@@ -184,7 +184,7 @@ def test_no_agreement_where_nothing_can_be_said(signals):
 # State, config, whole runs
 
 
-@pytest.mark.parametrize("rule", [ConstantMu(0.3), AdaptiveMu(0.2, 0.05, 3), AutoMu.start(0.03)])
+@pytest.mark.parametrize("rule", [ConstantMu(0.3), AdaptiveMu(0.2, 0.05, 3), DriftMu.start(0.03)])
 def test_a_restored_controller_goes_on_as_if_never_stopped(rule):
     start = rule
     for loss in (3.0, 2.0, 2.5, NAN, 2.4, 2.3):
@@ -197,25 +197,37 @@ def test_a_restored_controller_goes_on_as_if_never_stopped(rule):
 
 
 def test_build_follows_the_config():
-    assert mu.build(MethodConfig(mu=0.1), LEARNING_RATE) == ConstantMu(0.1)
-    config = MethodConfig(mu="adaptive", mu_initial=1.0, mu_step=0.2, mu_patience=3)
-    assert mu.build(config, LEARNING_RATE) == AdaptiveMu(1.0, 0.2, 3)
-    assert mu.build(MethodConfig(mu="auto"), 0.03) == AutoMu.start(0.03)
+    def built(**method):
+        return mu.build(Config.from_dict({"method": method, "solver": {"learning_rate": 0.03}}), devices=30)
+
+    assert built(mu=0.1) == ConstantMu(0.1)
+    assert built(mu="adaptive", mu_initial=1.0, mu_step=0.2, mu_patience=3) == AdaptiveMu(1.0, 0.2, 3)
+    assert built(mu="drift") == DriftMu.start(0.03)
+
+
+@pytest.mark.parametrize(
+    ("devices", "rule"), [(21, AdaptiveMu(0.0)), (20, DriftMu.start(0.01)), (5, DriftMu.start(0.01))]
+)
+def test_auto_takes_the_rule_for_the_share_of_devices_in_a_round(devices, rule):
+    config = Config.from_dict({"method": {"mu": "auto"}, "devices": {"per_round": 10}})
+    assert mu.build(config, devices) == rule
 
 
 @pytest.mark.parametrize("value", [-1.0, math.inf, True])
 def test_bad_mu_is_refused(value):
     with pytest.raises(ConfigError) as error:
         Config.from_dict({"method": {"mu": value}})
-    assert str(error.value) == f"`method.mu` must be a number >= 0, 'adaptive' or 'auto'; got {value!r}"
+    assert str(error.value) == f"`method.mu` must be a number >= 0, 'adaptive', 'drift' or 'auto'; got {value!r}"
 
 
 def test_an_unknown_rule_for_mu_is_refused():
-    with pytest.raises(ConfigError, match=r"`method.mu` must be one of adaptive, auto, .* a number >= 0; got 'often'"):
+    with pytest.raises(
+        ConfigError, match=r"`method.mu` must be one of adaptive, auto, drift, .* a number >= 0; got 'often'"
+    ):
         Config.from_dict({"method": {"mu": "often"}})
 
 
-@pytest.mark.parametrize("rule", ["adaptive", "auto"])
+@pytest.mark.parametrize("rule", ["adaptive", "drift", "auto"])
 def test_rules_that_need_every_loss_say_so(rule):
     with pytest.raises(ConfigError, match=rf"`measure.every` must be 1 with `method.mu = '{rule}'`.*; got 2"):
         Config.from_dict({"method": {"mu": rule}, "measure": {"every": 2}})
@@ -230,9 +242,11 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("rule", ["adaptive", "auto"])
-def test_a_resumed_run_has_the_same_mu(rule, tmp_path):
-    settings = {**SMALL, "method": {"mu": rule, "mu_initial": 1.0, "mu_patience": 2}}
+@pytest.mark.parametrize(
+    "method", [{"mu": "adaptive", "mu_initial": 1.0, "mu_patience": 2}, {"mu": "drift"}, {"mu": "auto"}]
+)
+def test_a_resumed_run_has_the_same_mu(method, tmp_path):
+    settings = {**SMALL, "method": method}
     whole = fedprox.train({**settings, "rounds": 8})
     fedprox.train({**settings, "rounds": 4}, out=tmp_path / "run")
     resumed = fedprox.train({**settings, "rounds": 8}, out=tmp_path / "run", resume=True)
@@ -248,8 +262,8 @@ def test_the_example_of_the_page_runs():
     assert names["result"].devices.column("mu") == [1.0, 0.5, 0.25, 0.125, 0.0625]  # type: ignore[attr-defined]
 
 
-def test_auto_tells_similar_devices_from_different_ones():
-    settings = {**SMALL, "rounds": 12, "method": {"mu": "auto"}, "solver": {"epochs": 20}}
+def test_drift_distinguishes_similar_devices_from_different_ones():
+    settings = {**SMALL, "rounds": 12, "method": {"mu": "drift"}, "solver": {"epochs": 20}}
     alike = fedprox.train({**settings, "data": {"name": "synthetic_iid"}})
     different = fedprox.train({**settings, "data": {"name": "synthetic", "alpha": 1.0, "beta": 1.0}})
     assert alike.devices[-1]["mu"] < 0.01

@@ -17,7 +17,7 @@ from fedprox.core.errors import ConfigError, FedProxError
 from fedprox.core.randomness import Purpose, generator
 from fedprox.core.trees import difference, squared_norm, to_numpy
 from fedprox.methods import Method, Reply
-from fedprox.methods.mu import AutoMu
+from fedprox.methods.mu import DriftMu
 from fedprox.privacy import Accountant, Mechanism, clip, seeded_normals, system_normals, with_noise
 from fedprox.report import write_report
 
@@ -337,7 +337,7 @@ def test_objects_that_break_the_promise_are_refused(population):
     config = PLAN | {"privacy": NOISY}
     with pytest.raises(ConfigError, match=r"must declare .sends_model_only. with .*got 'telling'"):
         fedprox.train(config, population=population, method=Telling("telling"))
-    with pytest.raises(ConfigError, match=r"`mu_controller` must be constant with .*; got AutoMu"):
-        fedprox.train(config, population=population, mu_controller=AutoMu.start(0.01))
+    with pytest.raises(ConfigError, match=r"`mu_controller` must be constant with .*; got DriftMu"):
+        fedprox.train(config, population=population, mu_controller=DriftMu.start(0.01))
     with pytest.raises(ConfigError, match=r"`privacy.delta` must be below 1 / 8, .*; got 0.2"):
         fedprox.train(PLAN | {"privacy": NOISY | {"delta": 0.2}}, population=population)

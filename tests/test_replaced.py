@@ -17,7 +17,7 @@ from fedprox.core.errors import ConfigError, RunFolderError
 from fedprox.engines.by_name import local_engine
 from fedprox.methods import Method
 from fedprox.methods.merging import MergeRule
-from fedprox.methods.mu import AutoMu, ConstantMu
+from fedprox.methods.mu import ConstantMu, DriftMu
 from fedprox.models import mlp, softmax_regression
 from fedprox.population import Population
 from fedprox.population.folder import open_population
@@ -217,7 +217,7 @@ OTHERS: dict[str, Any] = {
     "stopping_rule": hits,
     "merge_rule": MergeRule(),
     "solver": solvers.sgd(0.9),
-    "mu_controller": AutoMu.start(learning_rate=0.1),
+    "mu_controller": DriftMu.start(learning_rate=0.1),
     "metrics": {"misses": hits},
 }
 

@@ -10,7 +10,7 @@ so that a run folder is enough to run it again.
     >>> Config.from_dict({"method": {"mu": -1.0}})
     Traceback (most recent call last):
     ...
-    fedprox.core.errors.ConfigError: `method.mu` must be a number >= 0, 'adaptive' or 'auto'; got -1.0
+    fedprox.core.errors.ConfigError: `method.mu` must be a number >= 0, 'adaptive', 'drift' or 'auto'; got -1.0
 """
 
 from __future__ import annotations

@@ -62,6 +62,7 @@ BUILTIN: Mapping[str, Mapping[str, str]] = {
     "mu": {
         "adaptive": "fedprox.methods.mu.adaptive:AdaptiveMu.start",
         "auto": "fedprox.methods.mu.auto:AutoMu.start",
+        "drift": "fedprox.methods.mu.drift:DriftMu.start",
     },
     "solvers": {
         "sgd": "fedprox.solvers.sgd:sgd",

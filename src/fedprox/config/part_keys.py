@@ -59,7 +59,7 @@ GROUPS: Mapping[str, Group] = {
     "data": Group(always=frozenset({"compat", "config"})),  # seed is a key: data.seed
     "models": Group(first=("population",), always=frozenset({"seed", "config"}), also="'' for the paper's choice"),
     "methods": Group(),
-    "mu": Group(always=frozenset({"seed", "mu", "learning_rate"}), also="a number >= 0"),
+    "mu": Group(always=frozenset({"seed", "mu", "learning_rate", "share"}), also="a number >= 0"),
     "solvers": Group(always=frozenset({"seed", "config"})),
     "schedules": Group(first=("learning_rate", "round", "rounds"), is_function=True),
     "samplers": Group(first=("view",), is_function=True),

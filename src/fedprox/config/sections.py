@@ -69,7 +69,7 @@ class MethodConfig(PartSection):
     name: Text = "fedprox"
     mu: Annotated[
         Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)] | str,
-        Field(description="a number >= 0, 'adaptive' or 'auto'"),
+        Field(description="a number >= 0, 'adaptive', 'drift' or 'auto'"),
     ] = 0.0
     mu_initial: NotNegative = 0.0
     mu_step: Positive = 0.1

@@ -116,7 +116,7 @@ def run_federation(
     method = roles.on_server().of_method(method)
     solver_for = choose_solver(config, solver, method)
     params = initial_params(config, model)
-    controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
+    controller = mu_controller or mu.build(config, config.deploy.devices)
     state = State(params, method.start(params), controller)
     check_private(config.privacy, method, state.controller, config.deploy.devices)
     rule = merging.build(config.merge, method, config.privacy, config.devices.per_round)
@@ -186,7 +186,7 @@ def _replaced(config: Config, objects: Mapping[str, object | None], params: Tree
     named: dict[str, Callable[[], object]] = {
         "method": lambda: method,
         "solver": lambda: choose_solver(config, None, method)(0),
-        "mu": lambda: mu.build(config.method, config.solver.learning_rate, config.seed),
+        "mu": lambda: mu.build(config, config.deploy.devices),
     }
     return {part: record for part, record in given.items() if record != describe_part(named[part]())}
 

@@ -13,7 +13,7 @@ __all__ = ["PositiveMu", "check_positive", "positive_mu"]
 
 PositiveMu = Annotated[
     Annotated[float, Field(ge=SMALLEST, le=LARGEST, allow_inf_nan=False)] | str,
-    Field(description="a number > 0, 'adaptive' or 'auto'"),
+    Field(description="a number > 0, 'adaptive', 'drift' or 'auto'"),
 ]
 
 

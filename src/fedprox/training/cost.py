@@ -13,7 +13,7 @@ import numpy as np
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError
 from fedprox.methods.mu import MuController
-from fedprox.methods.mu.auto import warn_of_full_participation
+from fedprox.methods.mu.drift import warn_of_full_participation
 from fedprox.participation.budget import steps_per_epoch
 from fedprox.population import Population
 

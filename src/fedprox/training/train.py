@@ -129,7 +129,7 @@ def train(
     model = checked_model(model if model is not None else data.model_for(config, population))
     population = attacks.with_flipped_labels(config, data.match_model(population, model))
     method = method or methods.build(config.method, config.seed)
-    controller = mu_controller or mu.build(config.method, config.solver.learning_rate, config.seed)
+    controller = mu_controller or mu.build(config, population.devices)
     check_private(config.privacy, method, controller, population.devices)
     model, method, measured_model = assign_roles(config, model, method).apply(model, method)
     solver_for = choose_solver(config, solver, method)

@@ -23,27 +23,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedprox.config import MethodConfig
+from fedprox.config import Config
 from fedprox.config.parts import build_part
 from fedprox.core.errors import ConfigError
 from fedprox.methods.mu.adaptive import AdaptiveMu
 from fedprox.methods.mu.auto import AutoMu
 from fedprox.methods.mu.constant import ConstantMu
 from fedprox.methods.mu.controller import MuController, Signals, learns
+from fedprox.methods.mu.drift import DriftMu
 
-__all__ = ["AdaptiveMu", "AutoMu", "ConstantMu", "MuController", "Signals", "build", "learns", "restore"]
+__all__ = ["AdaptiveMu", "AutoMu", "ConstantMu", "DriftMu", "MuController", "Signals", "build", "learns", "restore"]
 
 
-def build(config: MethodConfig, learning_rate: float, seed: int = 0) -> MuController:
-    """Return the controller that the config names; a constructor's `mu` is its initial value, `method.mu_initial`."""
-    if not isinstance(config.mu, str):
-        return ConstantMu(float(config.mu))
-    given = {"mu": config.mu_initial, "learning_rate": learning_rate, "seed": seed}
-    controller = build_part("mu", "method.mu", config, given)
+def build(config: Config, devices: int) -> MuController:
+    """Return the controller that the config names, for a run with that number of devices.
+
+    A constructor's `mu` is its initial value, `method.mu_initial`; its `share` is that of the devices in a round.
+    """
+    method = config.method
+    if not isinstance(method.mu, str):
+        return ConstantMu(float(method.mu))
+    share = min(config.devices.per_round / devices, 1.0)
+    rate = config.solver.learning_rate
+    given = {"mu": method.mu_initial, "learning_rate": rate, "share": share, "seed": config.seed}
+    controller = build_part("mu", "method.mu", method, given)
     if not all(hasattr(controller, member) for member in ("mu", "after", "state")):
         raise ConfigError(
             "`method.mu` must name a controller with `mu`, `after` and `state`, or a callable that returns one; "
-            f"got {config.mu!r}, which gives {type(controller).__name__}"
+            f"got {method.mu!r}, which gives {type(controller).__name__}"
         )
     return controller
 
