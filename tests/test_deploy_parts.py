@@ -326,7 +326,7 @@ def test_no_limit_on_the_norm_where_none_is_set():
     ("method", "sampling"),
     [
         ({"name": "fedprox", "mu": 0.5}, "uniform"),
-        ({"name": "fedprox", "mu": "auto"}, "proportional"),
+        ({"name": "fedprox", "mu": "drift"}, "proportional"),
         ({"name": "fedavg"}, "uniform"),
         ({"name": "scaffold"}, "uniform"),
         ({"name": "fednova", "mu": 0.1}, "uniform"),

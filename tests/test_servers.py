@@ -64,7 +64,7 @@ def common(rows, others):
         {"name": "fedavg"},
         {"mu": 0.5},
         {"mu": "adaptive"},
-        {"mu": "auto"},
+        {"mu": "drift"},
         {"name": "fedexprox", "mu": 0.5},
         {"name": "fedavgm"},
         {"name": "fedadam"},
@@ -324,7 +324,7 @@ SERVERS = [
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_one_worker_and_two_give_the_same_bits(population, sleepy, server):
-    settings = {"rounds": 12, "solver": SOLVER, "devices": {"per_round": 3, "failure": 0.2}, "method": {"mu": "auto"}}
+    settings = {"rounds": 12, "solver": SOLVER, "devices": {"per_round": 3, "failure": 0.2}, "method": {"mu": "drift"}}
     settings["systems"] = {**sleepy, "deadline": "q0.8", **server}
     one, two = (fedprox.train({**settings, "engine": {"workers": n}}, population=population) for n in (1, 2))
     assert same_bits(one.params, two.params)
@@ -335,7 +335,7 @@ def test_one_worker_and_two_give_the_same_bits(population, sleepy, server):
 @pytest.mark.parametrize("more", [{}, {"solver": {**SOLVER, "gamma": 0.5}}, {"method": {"name": "fedadam"}}])
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_run_resumed_in_mid_flight_equals_an_uninterrupted_one(population, sleepy, server, more, tmp_path):
-    settings = {"rounds": 13, "solver": SOLVER, "devices": {"per_round": 3}, "method": {"mu": "auto"}, **more}
+    settings = {"rounds": 13, "solver": SOLVER, "devices": {"per_round": 3}, "method": {"mu": "drift"}, **more}
     settings["systems"] = {**sleepy, "deadline": "q0.8", **server}
     settings["checkpoint"] = {"every": 2}
     straight = fedprox.train(settings, population=population, out=tmp_path / "straight")
@@ -371,7 +371,7 @@ def test_a_checkpoint_holds_each_version_at_work_once(population, trace_file, tm
 @pytest.mark.parametrize("server", SERVERS[:2])
 def test_ray_gives_the_bits_of_the_local_engine(server, monkeypatch):
     monkeypatch.setattr("fedprox.engines.ray.Cluster", lambda address, workers: cluster_of(2))
-    settings = {"rounds": 8, "solver": SOLVER, "method": {"mu": "auto"}, "measure": {"gamma": True}}
+    settings = {"rounds": 8, "solver": SOLVER, "method": {"mu": "drift"}, "measure": {"gamma": True}}
     settings["systems"] = {"model": "clock", **server}
     one = fedprox.train(settings)
     other = fedprox.train({**settings, "engine": {"name": "ray"}})

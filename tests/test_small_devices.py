@@ -91,7 +91,7 @@ SETTINGS: dict[str, Any] = {
     "one epoch": {"solver": {"epochs": 1}},
     "proportional": {"devices": {"sampling": "proportional", "failure": 0.2}},
     "median": {"merge": {"rule": "median"}},
-    "automatic mu": {"method": {"mu": "auto"}},
+    "mu that follows drift": {"method": {"mu": "drift"}},
     "regression": {"model": {"name": "linear_regression"}},
 }
 
