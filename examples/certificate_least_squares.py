@@ -1,7 +1,7 @@
-"""A least-squares run for which the conditions of Theorem 4 truly hold, and its certificate.
+"""A least-squares run that satisfies the conditions of Theorem 4, and its certificate.
 
-Forty devices measure one linear law, each with its own noise and a small deviation of its own, so that B(w) is little
-above 1 far from the solution. K = 100 draws make the sampling term small. L is known exactly (the largest eigenvalue of
+Forty devices measure one linear law, each with its own noise and a small deviation, so that B(w) is slightly above 1
+far from the solution. K = 100 draws make the sampling term small. L is known exactly (the largest eigenvalue of
 X_k^T X_k / n_k), mu is chosen from it, and five full-gradient steps per round make gamma small.
 
     python examples/certificate_least_squares.py [FOLDER]

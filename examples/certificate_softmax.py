@@ -1,8 +1,8 @@
-"""A softmax-regression run for which the conditions of Theorem 4 truly hold, and its certificate.
+"""A softmax-regression run that satisfies the conditions of Theorem 4, and its certificate.
 
-Thirty devices draw from one distribution of three classes. Their samples differ, so B(w) is above 1, yet little in the
-first rounds. L is a bound for every w (half the largest eigenvalue of X_k^T X_k / n_k, with the bias), K = 100 draws
-make the sampling term small, mu is chosen from L, and five full-gradient steps per round make gamma small.
+Thirty devices draw from one distribution of three classes. Their samples differ, so B(w) is above 1, but only slightly
+in the first rounds. L is a bound for every w (half the largest eigenvalue of X_k^T X_k / n_k, with the bias), K = 100
+draws make the sampling term small, mu is chosen from L, and five full-gradient steps per round make gamma small.
 
     python examples/certificate_softmax.py [FOLDER]
 """

@@ -1,4 +1,4 @@
-"""An Equinox module, trained federated as it is.
+"""Federated training of an unmodified Equinox module.
 
 pip install 'fedprox[equinox]'
 python examples/equinox_mlp.py
@@ -16,7 +16,7 @@ from fedprox.adapters.equinox import from_equinox
 
 
 def network(key: jax.Array) -> eqx.Module:
-    """Return a perceptron on flattened images."""
+    """Return a multilayer perceptron on flattened images."""
     mlp = eqx.nn.MLP(SIDE * SIDE, CLASSES, width_size=32, depth=1, key=key)
     return eqx.nn.Sequential([eqx.nn.Lambda(jnp.ravel), mlp])
 

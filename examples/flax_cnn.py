@@ -1,4 +1,4 @@
-"""A Flax CNN (NNX), trained federated as it is.
+"""Federated training of an unmodified Flax CNN (NNX).
 
 pip install 'fedprox[flax]'
 python examples/flax_cnn.py

@@ -1,4 +1,4 @@
-"""Small images to learn from, generated: a bright bar, upright, lying or slanted, on a noisy ground.
+"""Small generated images: a bright bar, vertical, horizontal or diagonal, on a noisy background.
 
 Each device draws its bars mostly in two of the four directions and has its own brightness, so that devices differ.
 """

@@ -1,4 +1,4 @@
-"""A PyTorch CNN, trained federated from start to end.
+"""Federated training of a PyTorch CNN, from start to end.
 
 pip install 'fedprox[torch]'
 python examples/pytorch_cnn.py
@@ -34,7 +34,7 @@ def cnn() -> nn.Module:
 
 
 def main(rounds: int = 8) -> float:
-    """Train with half of the devices as stragglers, read the model back into PyTorch, and return its test accuracy."""
+    """Train with half of the devices as stragglers, load the model into PyTorch, and return its test accuracy."""
     torch.manual_seed(0)
     model, solver = from_torch(cnn(), optimiser=partial(torch.optim.SGD, momentum=0.9))
     config = {
@@ -54,7 +54,7 @@ def main(rounds: int = 8) -> float:
     with torch.no_grad():
         labels = trained(torch.from_numpy(test.x)).argmax(1).numpy()
     accuracy = float((labels == test.y).mean())
-    print(f"the same model, read back into PyTorch: test accuracy {accuracy:.1%}")
+    print(f"the same model, loaded into PyTorch: test accuracy {accuracy:.1%}")
     return accuracy
 
 
