@@ -110,7 +110,7 @@ def test_groups_give_the_bits_of_devices_one_by_one(population, groups, monkeypa
 
 @pytest.mark.parametrize(
     ("name", "server"),
-    [("fedprox", "asynchronous"), ("fednova", "buffered"), ("schedule", "buffered"), ("automatic mu", "buffered")],
+    [("fedprox", "asynchronous"), ("fednova", "buffered"), ("schedule", "buffered"), ("mu that follows drift", "buffered")],
 )
 def test_devices_of_several_versions_in_one_call_have_the_bits_of_each_alone(population, monkeypatch, name, server):
     systems = {"model": "clock", "server": server, "concurrency": 8, **({"buffer": 3} if server == "buffered" else {})}

@@ -46,7 +46,7 @@ def builtin_names(group: str) -> tuple[str, ...]:
     """Return the names of the library's own parts of a group.
 
     >>> builtin_names("mu")
-    ('adaptive', 'auto')
+    ('adaptive', 'auto', 'drift')
     """
     return tuple(BUILTIN[group])
 
