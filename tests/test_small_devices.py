@@ -91,7 +91,7 @@ SETTINGS: dict[str, Any] = {
     "one epoch": {"solver": {"epochs": 1}},
     "proportional": {"devices": {"sampling": "proportional", "failure": 0.2}},
     "median": {"merge": {"rule": "median"}},
-    "mu that follows drift": {"method": {"mu": "drift"}},
+    "drift": {"method": {"mu": "drift"}},
     "regression": {"model": {"name": "linear_regression"}},
 }
 
@@ -110,7 +110,7 @@ def test_groups_give_the_bits_of_devices_one_by_one(population, groups, monkeypa
 
 @pytest.mark.parametrize(
     ("name", "server"),
-    [("fedprox", "asynchronous"), ("fednova", "buffered"), ("schedule", "buffered"), ("mu that follows drift", "buffered")],
+    [("fedprox", "asynchronous"), ("fednova", "buffered"), ("schedule", "buffered"), ("drift", "buffered")],
 )
 def test_devices_of_several_versions_in_one_call_have_the_bits_of_each_alone(population, monkeypatch, name, server):
     systems = {"model": "clock", "server": server, "concurrency": 8, **({"buffer": 3} if server == "buffered" else {})}
