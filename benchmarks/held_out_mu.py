@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks.tables import Cache, heading, line, machine, read_cache, save_cache, write_table
 from fedprox import data, train
 from fedprox.config import Config
-from fedprox.methods.mu.auto import HALF
+from fedprox.methods.mu.auto import DRIFT_FROM
 from fedprox.population import Population
 
 CONSTANTS, RULES, LAST = ("0", "0.001", "0.01", "0.1", "1"), ("drift", "adaptive"), 10
@@ -188,7 +188,7 @@ def _table(cache: Cache, seeds: tuple[int, ...]) -> Iterator[str]:
             continue
         loss = {mu: statistics.fmean(_end(cache[_key(name, mu, seed)]) for seed in complete) for mu in CONSTANTS}
         best = min(loss, key=lambda mu: loss[mu])
-        auto = "drift" if _share(name) >= HALF else "adaptive"
+        auto = "drift" if _share(name) >= DRIFT_FROM else "adaptive"
         cells: list[str] = []
         for rule in RULES:
             ratio, rounds, diverged = _judged(cache, name, rule, best, complete)

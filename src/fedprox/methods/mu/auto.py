@@ -15,7 +15,7 @@ from fedprox.methods.mu.drift import DriftMu
 
 __all__ = ["AutoMu"]
 
-HALF = 0.5
+DRIFT_FROM = 0.5  # the share of the devices in a round
 
 
 class AutoMu:
@@ -32,4 +32,4 @@ class AutoMu:
     @classmethod
     def start(cls, learning_rate: float, share: float) -> AdaptiveMu | DriftMu:
         """Return the rule before the first round, where `share` of the devices take part in each."""
-        return DriftMu.start(learning_rate) if share >= HALF else AdaptiveMu.start()
+        return DriftMu.start(learning_rate) if share >= DRIFT_FROM else AdaptiveMu.start()
