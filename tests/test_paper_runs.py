@@ -69,6 +69,11 @@ def test_the_name_of_a_run_depends_on_what_is_computed_alone():
     assert len({config_hash(each) for each in (config, *others)}) == 6
 
 
+def test_long_rounds_are_saved_one_by_one():
+    long, short = (build_config(Curve(name), 0, setting_of("night")) for name in ("shakespeare", "mnist"))
+    assert (long.checkpoint.every, short.checkpoint.every) == (1, 10)
+
+
 def test_fedavg_without_stragglers_is_the_run_of_fedprox_with_mu_0():
     fedavg, fedprox = Curve("synthetic-1-1", "fedavg", None), Curve("synthetic-1-1")
     assert len(build_jobs([fedavg, fedprox], setting_of())) == 5

@@ -16,14 +16,14 @@ from types import MappingProxyType
 from typing import Any
 
 from fedprox import data
-from fedprox.config import Config
+from fedprox.config import CheckpointConfig, Config
 from fedprox.config.recipes import load_settings
 from fedprox.experiments.compare import failure
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.paper.experiments import Curve
 from fedprox.paper.protocol import DATASETS
 from fedprox.paper.reduced import STAND_IN_MODEL, reduced_folder, write_reduced
-from fedprox.paper.scales import Scale
+from fedprox.paper.scales import Cost, Scale
 from fedprox.runs.folder import read_summary
 from fedprox.runs.records import check_record, keep_record
 
@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 _NOT_THE_RUN = ("engine", "checkpoint")  # what does not change a result
+_SECONDS_AT_RISK = 60  # of the work since the last checkpoint, about
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,14 @@ def build_config(curve: Curve, seed: int, setting: Setting) -> Config:
                 "devices": reduction.measured,
                 "dissimilarity": shows_gradients or not dataset.has_costly_gradients,
             },
+            "checkpoint": {"every": _checkpoint_every(reduction.cost)},
         }
     )
+
+
+def _checkpoint_every(cost: Cost) -> int:
+    """Return after how many rounds to save the state: fewer than the default where rounds are long."""
+    return max(1, min(CheckpointConfig().every, int(_SECONDS_AT_RISK / cost.solve)))
 
 
 def config_hash(config: Config) -> str:
