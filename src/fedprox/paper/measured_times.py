@@ -37,11 +37,15 @@ def measure_times(jobs: Iterable[Job], setting: Setting) -> Measured:
     return Measured(sum(known), len(known))
 
 
-def collect_published(figures: Path) -> dict[str, Any]:
-    """Return the seconds of the runs behind the figures of a folder, and the machine that they were measured on."""
+def collect_published(figures: Path, known: Mapping[str, float]) -> dict[str, Any]:
+    """Return the seconds of the runs behind the figures of a folder, and the machine that they were measured on.
+
+    Args:
+      known: the seconds of runs behind earlier figures, perhaps of another scale, which stay known.
+    """
     records = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(figures.glob("figure*.json"))]
     seconds = {run["folder"]: run["seconds"] for record in records for run in record["runs"]}
-    return {"machine": records[0]["machine"], "seconds": dict(sorted(seconds.items()))}
+    return {"machine": records[0]["machine"], "seconds": dict(sorted({**known, **seconds}.items()))}
 
 
 def _seconds(job: Job, setting: Setting) -> float | None:
@@ -58,5 +62,5 @@ def _published() -> Mapping[str, float]:
 
 
 if __name__ == "__main__":
-    content = json.dumps(collect_published(Path(sys.argv[1])), indent=0)
+    content = json.dumps(collect_published(Path(sys.argv[1]), _published()), indent=0)
     write_atomically(Path(__file__).parent / _PUBLISHED, content.encode() + b"\n")

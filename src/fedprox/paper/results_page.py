@@ -39,6 +39,7 @@ def results_page(gathered: Gathered, table: Sequence[Mapping[str, Any]], figures
         _origins(sources),
         "The config hash of every run lies beside each figure as JSON, its numbers as CSV.",
         _reductions(sources),
+        *(DATASETS[name].unlike_paper for name in DATASETS if name in sources),
         "## Claims",
         _HOW_JUDGED,
         _overview(judgements),
