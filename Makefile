@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# All cores; tests that share fixtures stay in one process, and the longest begin first (tests/conftest.py).
+# All cores, and two workers more for tests that wait; tests that share fixtures stay in one process, and the longest
+# begin first (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest -n auto
 
 .PHONY: demo test test-quick coverage lint format docs bench clean attack attack-federation kills

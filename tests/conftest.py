@@ -78,12 +78,25 @@ SPLIT_FILES = SLOW_FILES - {
     "test_ray.py",
 }
 
+# Files whose tests wait for real clusters and federations most of the time, the longest first. They begin before all
+# others, in workers beyond the number of cores, while the rest keeps the cores busy.
+WAITING_FILES = ("test_deploy_pace.py", "test_deploy.py", "test_ray.py", "test_attacked_federation.py")
+WAITING_WORKERS = 2
+
 collect_ignore = ["attack/federation_app", "attack/paced_app"]  # parts of apps, which import the rest of them
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave slow files unread where no test of them is wanted: what they import takes seconds."""
     return True if config.option.markexpr == "not slow" and collection_path.name in SLOW_FILES else None
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Return how many workers `-n auto` means: one per core, and more for tests that wait."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None  # as it says
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if config.option.markexpr == "not slow" else cores + WAITING_WORKERS
 
 
 def group_name(nodeid: str) -> str:
@@ -106,7 +119,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow, and begin with the longest group of tests."""
+    """Mark what is slow, and begin with the groups of tests that wait; then come the others, the longest first."""
     seconds, count = read_seconds(), Counter(map(function_name, items))
     total: Counter[str] = Counter()
     groups = {}
@@ -117,7 +130,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         groups[item] = group_name(item.nodeid)
         total[groups[item]] += own
-    items.sort(key=lambda item: -total[groups[item]])  # stable: the order within a group stays
+    waiting = {name: place for place, name in enumerate(WAITING_FILES)}
+    # stable: the order within a group stays
+    items.sort(key=lambda item: (waiting.get(item.path.name, len(waiting)), -total[groups[item]]))
 
 
 def pytest_collection_finish() -> None:
