@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 from fedprox.config import SolverConfig
+from fedprox.core import onednn
 from fedprox.core.fast_forms import in_fast_forms
 from fedprox.core.operation_count import count_operations
 from fedprox.measures.pass_program import Places, walk_program
@@ -34,7 +35,21 @@ def is_fast(function, *arguments):
     found = list(operations(jax.jit(function).trace(*arguments).jaxpr.jaxpr))
     names = {each.primitive.name for each in found}
     numbers = [each.params["dimension_numbers"] for each in found if each.primitive.name == "conv_general_dilated"]
-    return bool(numbers) and all(tuple(each) == FAST for each in numbers) and "select_and_scatter_add" not in names
+    is_known = bool(numbers) or "ffi_call" in names
+    return is_known and all(tuple(each) == FAST for each in numbers) and "select_and_scatter_add" not in names
+
+
+@pytest.fixture(params=[True, False], ids=["onednn", "xla"])
+def library(request, monkeypatch):
+    """Let convolutions be computed by oneDNN, where there is one, or by XLA's own kernels."""
+    if not request.param:
+        monkeypatch.setattr(onednn, "is_available", lambda: False)
+    return request.param
+
+
+@pytest.fixture
+def by_xla(monkeypatch):
+    monkeypatch.setattr(onednn, "is_available", lambda: False)
 
 
 def both(function: Any, *arguments: Any) -> tuple[Any, Any]:
@@ -64,7 +79,7 @@ NHWC, NCHW = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
         (image(2, 6, 6, 4), image(3, 3, 2, 6, seed=1), {"feature_group_count": 2, "dimension_numbers": NHWC}),
     ],
 )
-def test_a_convolution_and_its_derivatives_are_the_same(x, weights, options):
+def test_a_convolution_and_its_derivatives_are_the_same(x, weights, options, library):
     options = {"window_strides": (1, 1), "padding": "SAME", **options}
 
     def derivatives(x, weights):
@@ -76,6 +91,7 @@ def test_a_convolution_and_its_derivatives_are_the_same(x, weights, options):
         np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.usefixtures("by_xla")
 @pytest.mark.parametrize(
     ("size", "window", "channels", "padding", "computed"),
     [
@@ -138,7 +154,7 @@ def test_a_few_examples_last_or_moves_by_two_pixels_are_brought_into_the_library
         np.testing.assert_allclose(*both(gradient, x, weights), rtol=1e-4, atol=1e-3)
 
 
-def test_within_loops_branches_calls_and_rules():
+def test_within_loops_branches_calls_and_rules(library):
     options = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": NHWC}
     x = image(2, 5, 5, 3)
 

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from fedprox.core import lane_convolutions
+from fedprox.core import lane_convolutions, onednn
 
 __all__ = ["in_fast_forms"]
 
@@ -107,6 +107,8 @@ def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
     params, name = equation.params, equation.primitive.name
     if name == "conv_general_dilated" and (form := _lane_form(equation)) is not None:
         return form
+    if name == "conv_general_dilated" and _suits_onednn(equation) and onednn.is_available():
+        return _by_onednn
     if name == "conv_general_dilated" and (
         tuple(params["dimension_numbers"]) != _axes(equation.invars[0].aval.ndim)
         or _tile(equation.invars[0].aval.shape, equation.invars[1].aval.shape, params) is not None
@@ -121,6 +123,35 @@ def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
     ):
         return _max_pooling_derivative
     return None
+
+
+def _suits_onednn(equation: Any) -> bool:
+    """Return whether it is a convolution of images with a small window; derivatives by weights have a large one."""
+    params, (left, right) = equation.params, (each.aval for each in equation.invars)
+    return (
+        len(params["window_strides"]) == 2
+        and params["feature_group_count"] == params["batch_group_count"] == 1
+        and all(step == 1 for step in params["lhs_dilation"])
+        and all(pad >= 0 for sides in params["padding"] for pad in sides)
+        and left.dtype == right.dtype == equation.outvars[0].aval.dtype == jnp.float32
+        and _window(right.shape, params) < _WINDOW
+        and 0 not in (*left.shape, *right.shape)
+    )
+
+
+def _by_onednn(
+    left: jax.Array,
+    right: jax.Array,
+    *,
+    dimension_numbers: Any,
+    window_strides: Any,
+    padding: Any,
+    rhs_dilation: Any,
+    **_: Any,
+) -> jax.Array:
+    left, right = _in_order(left, right, dimension_numbers)
+    out = onednn.convolve(left, right, window_strides, padding, rhs_dilation)
+    return _as_given(out, dimension_numbers)
 
 
 def _lane_form(equation: Any) -> Callable[..., jax.Array] | None:
@@ -157,16 +188,27 @@ def _axes(dimensions: int) -> tuple[tuple[int, ...], ...]:
     return (0, last, *space), (last, last - 1, *(axis - 1 for axis in space)), (0, last, *space)
 
 
+def _in_order(left: jax.Array, right: jax.Array, given: Any) -> list[jax.Array]:
+    """Return images and weights with their axes in the order that libraries take."""
+    return [
+        lax.transpose(array, [axes[form.index(axis)] for axis in range(array.ndim)])
+        for array, axes, form in zip((left, right), given, _axes(left.ndim), strict=False)
+    ]
+
+
+def _as_given(out: jax.Array, given: Any) -> jax.Array:
+    """Return the result of a library with its axes in the order that the program takes."""
+    form = _axes(out.ndim)[2]
+    return lax.transpose(out, [form[given[2].index(axis)] for axis in range(out.ndim)])
+
+
 def _convolution(left: jax.Array, right: jax.Array, *, dimension_numbers: Any, **params: Any) -> jax.Array:
-    fast = _axes(left.ndim)
     given_params = {**params, "dimension_numbers": dimension_numbers}
     tile, is_deep = _tile(left.shape, right.shape, given_params), _is_deep(right.shape, given_params)
-    left, right = (
-        lax.transpose(array, [given[form.index(axis)] for axis in range(array.ndim)])
-        for array, given, form in zip((left, right), dimension_numbers, fast, strict=False)
-    )
+    left, right = _in_order(left, right, dimension_numbers)
     params["padding"] = list(params["padding"])
-    convolve = partial(lax.conv_general_dilated, dimension_numbers=lax.ConvDimensionNumbers(*fast))
+    form = lax.ConvDimensionNumbers(*_axes(left.ndim))
+    convolve = partial(lax.conv_general_dilated, dimension_numbers=form)
     if is_deep:
         out = _examples_side_by_side(convolve, left, right, params)
     elif tile is not None:
@@ -179,8 +221,7 @@ def _convolution(left: jax.Array, right: jax.Array, *, dimension_numbers: Any, *
         out = reduce(jnp.add, (convolve(*part, **params) for part in parts))
     else:
         out = convolve(left, right, **params)
-    given = dimension_numbers[2]
-    return lax.transpose(out, [fast[2][given.index(axis)] for axis in range(out.ndim)])
+    return _as_given(out, dimension_numbers)
 
 
 def _tile(left: tuple[int, ...], right: tuple[int, ...], params: Any) -> tuple[int, int] | None:
