@@ -10,7 +10,8 @@ from fedprox.core.errors import RunFolderError
 from fedprox.experiments.compare import collect
 from fedprox.experiments.scheduler import Ended, Job
 from fedprox.experiments.sweep import Sweep
-from fedprox.runs.records import is_record_of, keep_record, use_record
+from fedprox.population.writer import save_population
+from fedprox.runs.records import check_record, is_record_of, keep_record, use_record
 
 CONFIG = Config.from_dict({"rounds": 2, "data": {"devices": 4}, "devices": {"per_round": 2}, "solver": {"epochs": 1}})
 
@@ -80,3 +81,17 @@ def test_a_comparison_and_a_sweep_refuse_a_run_whose_metrics_are_not_whole(recor
         Sweep([record], [], 0).table()
     with pytest.raises(RunFolderError, match=rule):
         is_record_of(record, CONFIG)
+
+
+def test_a_record_without_devices_names_the_data_without_its_place(run, tmp_path):
+    path = tmp_path / "somewhere" / "letters"
+    population = fedprox.Population.from_arrays([[0.0], [1.0]] * 6, [0, 1] * 6, [0] * 6 + [1] * 6)
+    save_population(population, path)
+    settings = {**CONFIG.to_dict(), "data": {"name": "population", "path": str(path)}}
+    fedprox.train(settings, out=tmp_path / "run")
+    keep_record(tmp_path / "run", tmp_path / "record")
+    check_record(tmp_path / "record")
+    assert Config.from_toml(tmp_path / "record" / "config.toml").data.path == "letters"
+    assert str(tmp_path) not in (tmp_path / "record" / "config.toml").read_text()
+    keep_record(tmp_path / "run", tmp_path / "whole", devices=True)
+    assert Config.from_toml(tmp_path / "whole" / "config.toml").data.path == str(path)

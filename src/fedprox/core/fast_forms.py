@@ -8,8 +8,9 @@ as long there. And it has no fast code for the derivative of a maximum over wind
 So before a program is compiled, its operations are searched (in calls, loops and branches too): such convolutions are
 rewritten as transpose, convolution, transpose, such derivatives as comparisons. A convolution of few outputs, as the
 first of most networks is, computes neighbouring pixels as further outputs, or the same pixel of all examples at once
-where each output takes many operations. The derivative by the weights is summed over a few examples at a time. What the
-program computes stays the same, up to rounding. A program without any of them is left as it is.
+where each output takes many operations. The derivative by the weights is summed over a few examples at a time. Where
+XLA can call oneDNN, convolutions with small windows are left to it (`fedprox.core.onednn`). What the program computes
+stays the same, up to rounding. A program without any of them is left as it is.
 """
 
 from __future__ import annotations

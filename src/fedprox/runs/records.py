@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 from fedprox.config import Config
+from fedprox.config.toml import dump_toml, read_toml
 from fedprox.core.errors import RunFolderError
 from fedprox.core.files import write_atomically
 from fedprox.core.reading import reading
@@ -24,8 +25,16 @@ _NOT_THE_RUN = ("engine", "checkpoint")  # what does not change a result
 
 
 def keep_record(run: Path, folder: Path, *, devices: bool = False) -> None:
-    """Keep the record of a finished run in `folder`; with `devices` also which devices took part in each round."""
+    """Keep the record of a finished run in `folder`; with `devices` also which devices took part in each round.
+
+    A record without the devices restores no run, so it names the folder of the data without its place on this machine.
+    """
     contents = _read(run, devices)
+    if not devices:
+        settings = read_toml(run / "config.toml")
+        if path := settings.get("data", {}).get("path"):
+            settings["data"]["path"] = Path(path).name
+            contents["config.toml"] = dump_toml(settings).encode()
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     _write(folder, {_DIGESTS: (json.dumps(digests, indent=1) + "\n").encode(), **contents})
 
