@@ -2,8 +2,8 @@
 
     python -m benchmarks.widths [--features 8 56 60 ...] [--classes 10] [--batches 10] [--turns 100]
 
-One call of the compiled loop takes 500 steps with the proximal term on one core, on 500 rows of random numbers; so do
-the C loops (`loop.c`), one compiled for this number of features (`-DWIDTH`), one that takes it as an argument.
+One call of the compiled loop takes up to 1,024 steps with the proximal term on one core, on 500 rows of random numbers;
+so do the C loops (`loop.c`), one compiled for this number of features (`-DWIDTH`), one that takes it as an argument.
 Contenders take turns, and the best turn counts. What is printed is Markdown, for `benchmarks/README.md`. A width whose
 step takes more than 5% longer than that of a larger one is marked.
 """
@@ -24,7 +24,8 @@ import numpy as np
 from benchmarks.speed import LEARNING_RATE, MU, c_library, pointer, stay_on
 from fedprox.core.compilation import prepare
 from fedprox.models import softmax_regression
-from fedprox.population.loaded_samples import scalar, to_backend
+from fedprox.population import Samples
+from fedprox.population.loaded_samples import LoadedSamples, scalar, to_backend
 from fedprox.solvers import sgd
 from fedprox.solvers.solver import span
 from fedprox.solvers.stepwise import minibatch_program
@@ -55,7 +56,8 @@ class Steps:
         model, batch = softmax_regression(self.shape.features, self.shape.classes), self.shape.batch
         program = minibatch_program(model, sgd(), batch)
         problem = Subproblem(to_backend(model.init(jax.random.key(0))), scalar(MU))
-        data = (problem, scalar(LEARNING_RATE), *map(jax.device_put, (self.x, self.y)))
+        loaded = LoadedSamples.of(Samples(self.x, self.y, np.array([0, ROWS])), model)
+        data = (problem, scalar(LEARNING_RATE), loaded.x, loaded.y)
         place, rows = jax.device_put(span(0, self.steps * batch, 0, self.steps)), jax.device_put(self.rows)
         return lambda: np.asarray(program(problem.anchor, (), *data, place, rows)[0]["weight"])
 
@@ -86,7 +88,7 @@ class Steps:
 def measure(shapes: list[Shape], turns: int) -> dict[Shape, list[float]]:
     """Return the best microseconds per step for every shape: ours, C that knows the width, C that does not."""
     works = [
-        Steps(shape, max(20, min(500, 10**7 // (shape.features * shape.classes * shape.batch)))) for shape in shapes
+        Steps(shape, max(20, min(1024, 10**7 // (shape.features * shape.classes * shape.batch)))) for shape in shapes
     ]
     contenders = [[work.ours(), work.c_loop(f"-DWIDTH={work.shape.features}"), work.c_loop()] for work in works]
     for ours, *others in contenders:

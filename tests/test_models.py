@@ -12,6 +12,7 @@ from fedprox.core.errors import ConfigError
 from fedprox.data import synthetic
 from fedprox.models import mean_gradient, products
 from fedprox.population import Population, Samples
+from fedprox.population.loaded_samples import LoadedSamples
 
 
 def batch(shape, classes, rows=6, seed=0):
@@ -106,9 +107,9 @@ ROWS, FEATURES = (1, 7, 8, 10, 16, 33), (23, 24, 64, 65, 100, 300)
 @pytest.mark.parametrize("within_one_kernel", [False, True])
 def test_which_products_are_taken_a_vector_at_a_time(within_one_kernel, monkeypatch):
     monkeypatch.setattr(products, "is_within_one_kernel", lambda: within_one_kernel)
-    for features, rows in itertools.product(FEATURES, ROWS):
-        weight, x = np.zeros((2, features), "f"), np.zeros((rows, features), "f")
-        is_long = within_one_kernel and features > (128 if rows < 8 else 23 if rows < 24 else 64)
+    for features, rows, (classes, columns) in itertools.product(FEATURES, ROWS, ((2, 16), (10, 23), (30, 32))):
+        weight, x = np.zeros((classes, features), "f"), np.zeros((rows, features), "f")
+        is_long = within_one_kernel and features > (columns if 1 < rows < 24 else 64)
         assert ("scan" in str(jax.make_jaxpr(partial(products.scores, weight))(x))) == is_long, (features, rows)
 
 
@@ -127,12 +128,61 @@ def test_products_with_many_features_are_those_of_numpy(features, rows, classes,
 
     @jax.jit
     def found(weight, residuals, x):
-        return products.scores(weight, x), products.outer_products(residuals, x), products.exponentials(residuals)
+        outer = products.outer_products(residuals, weight, x)
+        return products.scores(weight, x), outer, products.exponentials(residuals)
 
     scores, sums, exponentials = found(weight, residuals, x)
     np.testing.assert_allclose(scores, weight @ x.T, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(sums, residuals @ x, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(exponentials, np.exp(residuals), rtol=1e-5)
+
+
+@pytest.mark.parametrize("within_one_kernel", [False, True])
+@pytest.mark.parametrize("rows", [4, 10, 40])
+def test_products_take_matrices_with_columns_of_zeros(rows, within_one_kernel, monkeypatch):
+    monkeypatch.setattr(products, "is_within_one_kernel", lambda: within_one_kernel)
+    random = np.random.default_rng(0)
+    weight, x = random.normal(size=(10, 100)).astype("f"), random.normal(size=(rows, 100)).astype("f")
+    residuals = random.normal(size=(10, rows)).astype("f")
+    wide_weight, wide_x = (np.pad(each, ((0, 0), (0, 12))) for each in (weight, x))
+    for one, other in ((weight, wide_x), (wide_weight, x), (wide_weight, wide_x)):
+        np.testing.assert_allclose(products.scores(one, other), weight @ x.T, rtol=1e-4, atol=1e-4)
+        outer = np.asarray(products.outer_products(residuals, one, other))
+        assert outer.shape == one.shape
+        np.testing.assert_allclose(outer[:, :100], residuals @ x, rtol=1e-4, atol=1e-4)
+        assert not outer[:, 100:].any()
+
+
+def test_rows_are_loaded_with_whole_cache_lines_where_that_helps(monkeypatch):
+    x = np.arange(300, dtype="f").reshape(3, 10, 10)
+    samples = Samples(x, np.zeros(3, int), np.array([0, 3]))
+    loaded = LoadedSamples.of(samples, models.softmax_regression(100, 3))
+    assert loaded.x.shape == (64, 112)
+    np.testing.assert_array_equal(loaded.x[:3, :100], x.reshape(3, 100))
+    assert not loaded.x[:, 100:].any()
+    assert LoadedSamples.of(samples, models.mlp(100, 3)).x.shape == (64, 10, 10)
+    monkeypatch.setattr("fedprox.population.loaded_samples._COPIED", 1000)
+    assert LoadedSamples.of(samples, models.softmax_regression(100, 3)).x.shape == (3, 10, 10)
+
+
+@pytest.mark.parametrize("batch_size", [4, 10, 200])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_rows_that_are_not_copied_give_the_same_models(momentum, batch_size, monkeypatch):
+    """Wide rows and others: the weights are wide in SGD without momentum, as they are in SGD with it."""
+    random = np.random.default_rng(1)
+    x, y, owner = random.normal(size=(60, 70)).astype("f"), random.integers(0, 3, 60), np.arange(60) % 4
+    population = Population.from_arrays(x, y, owner, test=np.arange(60) < 4)
+    config = {
+        "rounds": 2,
+        "devices": {"per_round": 3},
+        "solver": {"epochs": 2, "batch_size": batch_size, "momentum": momentum},
+    }
+    expected = fedprox.train(config, population=population)
+    monkeypatch.setattr("fedprox.population.loaded_samples._COPIED", 0)
+    found = fedprox.train(config, population=population)
+    assert found.params["weight"].shape == (3, 70)
+    np.testing.assert_allclose(found.params["weight"], expected.params["weight"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.history[-1]["train_loss"], expected.history[-1]["train_loss"], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

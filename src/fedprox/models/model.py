@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from fedprox.models.host_model import HostModel
 __all__ = [
     "Array",
     "Model",
+    "WideForm",
     "checked_model",
     "classifier",
     "evaluate",
@@ -33,6 +34,18 @@ __all__ = [
 ]
 
 Array = NDArray[Any]
+
+
+class WideForm(NamedTuple):
+    """A model of flat inputs with columns of zeros, in which its loops take less time.
+
+    Its functions then take wide rows and wide parameters as well as others, and the gradient at wide parameters is
+    wide, with zeros in the columns added.
+    """
+
+    columns: int  # of a wide row of x
+    widen: Callable[[Tree], Tree]  # parameters, or a tree of their shapes
+    narrow: Callable[[Tree], Tree]  # the inverse
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,7 @@ class Model:
       frozen: patterns over the names of parameters that are never trained (`[personal] frozen`).
       losses_and_labels: optionally `losses_and_labels(params, x, y)`, what `loss` and `predict` return, with the
         outputs of the network computed once: measuring then takes one forward pass.
+      wide: for a small model, the form in which its rows fill whole lines of the cache; None where they do.
     """
 
     name: str
@@ -75,6 +89,7 @@ class Model:
     training: Callable[[Tree, Any, Any, jax.Array], tuple[jax.Array, Tree]] | None = None
     frozen: tuple[str, ...] = ()
     losses_and_labels: Callable[[Tree, Any, Any], tuple[jax.Array, jax.Array]] | None = None
+    wide: WideForm | None = None
 
     def only_trained(self, gradient: Tree) -> Tree:
         """Return a gradient with zeros for the parameters that gradients do not move."""

@@ -3,8 +3,11 @@
 XLA compiles a product of two matrices inline as long as no dimension exceeds `SMALL`; for a larger one it calls a
 library, which the code of a single kernel cannot do. It compiles a product of a matrix with a vector, and sums of a few
 products of numbers, well at any size, and from a few vector registers on better than a product of two matrices, one of
-which it transposes. So within a single kernel a matrix is taken a vector at a time, with zeros up to a multiple of a
-vector register.
+which it transposes. So within a single kernel a matrix is taken a vector at a time.
+
+A row that begins with a line of the cache and fills whole lines is copied and multiplied fastest. So rows are filled
+with zeros: those of the data when they are loaded, those of the weights at the start of a loop of SGD
+(`Model.wide`). The functions here take matrices with such columns and without.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ from jax import lax
 
 from fedprox.core.compilation import SMALL, is_within_one_kernel
 
-__all__ = ["exponentials", "is_small", "outer_products", "scores"]
+__all__ = ["exponentials", "fill_columns", "is_small", "outer_products", "scores", "whole_lines"]
 
 _TILE = 8  # rows that XLA's product with a vector takes at once
-_LANES = 8  # numbers in a vector register
+_LINE = 16  # numbers in a line of the cache, and in the largest vector registers
 _SHORT = 24  # length below which LLVM unrolls a loop before it could use vector registers
 _MOST_WEIGHTS = 1 << 14  # of more, the library's products are faster
 
@@ -31,27 +34,48 @@ def is_small(rows: int, columns: int) -> bool:
     >>> is_small(10, 60), is_small(10, 784), is_small(100, 784), is_small(200, 60)
     (True, True, False, False)
     """
-    return rows <= SMALL and (columns <= SMALL or rows * columns <= _MOST_WEIGHTS)
+    return rows <= SMALL and (columns <= SMALL or rows * whole_lines(rows, columns) <= _MOST_WEIGHTS)
+
+
+def whole_lines(classes: int, features: int) -> int:
+    """Return how many columns a row is best given: whole lines of the cache, unless it is short.
+
+    LLVM unrolls the copy of a row of two lines. Where there is little other work, three take less time.
+
+    >>> whole_lines(10, 784), whole_lines(10, 100), whole_lines(10, 20), whole_lines(10, 30), whole_lines(62, 30)
+    (784, 112, 20, 48, 32)
+    """
+    if features < (_SHORT if classes >= _TILE else _LINE + 1):
+        return features
+    return max(3 if classes < _SHORT else 2, -(-features // _LINE)) * _LINE
+
+
+def fill_columns(matrix: jax.Array, columns: int) -> jax.Array:
+    """Return a matrix, or several, with columns of zeros so that it has that many.
+
+    This is `jnp.pad` and not `lax.pad`, which XLA fuses with the gather of the rows into a loop without vectors.
+    """
+    missing = columns - matrix.shape[-1]
+    return jnp.pad(matrix, (*((0, 0),) * (matrix.ndim - 1), (0, missing))) if missing else matrix
 
 
 def scores(weight: jax.Array, x: jax.Array) -> jax.Array:
-    """Return weight x^T, (classes, examples)."""
-    if not _is_long(weight, x):
+    """Return weight x^T, (classes, examples); columns that one of them lacks are zero in the other."""
+    weight, x = _equally_wide(weight, x)
+    if not _is_long(len(weight), *x.shape):
         return weight @ x.T
-    weight, x = _padded(weight, len(x)), _padded(x, len(x))
     if len(x) < min(_TILE, len(weight)):
         return lax.map(lambda example: weight @ example, x).T
     return lax.map(lambda row: x @ row, weight)
 
 
-def outer_products(residuals: jax.Array, x: jax.Array) -> jax.Array:
-    """Return residuals x, (classes, features): the sum over the examples of residual x_i^T."""
-    if not _is_long(residuals, x):
-        return residuals @ x
-    columns = _padded(x, len(x))
-    if columns.shape[1] > SMALL:
-        return _sum_of_tiles(residuals, columns)[:, : x.shape[1]]
-    return (residuals @ columns)[:, : x.shape[1]]
+def outer_products(residuals: jax.Array, weight: jax.Array, x: jax.Array) -> jax.Array:
+    """Return residuals x, of the weight's shape: the sum over the examples of residual x_i^T."""
+    features = weight.shape[1]
+    _, x = _equally_wide(weight, x)
+    if _is_long(len(weight), *x.shape) and (x.shape[1] > SMALL or len(x) < _TILE):
+        return _sum_of_tiles(residuals, x)[:, :features]
+    return (residuals @ x)[:, :features]
 
 
 def exponentials(matrix: jax.Array) -> jax.Array:
@@ -94,29 +118,24 @@ def _few(residuals: jax.Array, x: jax.Array) -> jax.Array:
     return reduce(jnp.add, (residuals[:, i, None] * x[i] for i in range(len(x))))
 
 
-def _is_long(matrix: jax.Array, x: jax.Array) -> bool:
+def _is_long(classes: int, examples: int, columns: int) -> bool:
     """Return whether products are best taken a vector at a time, in a single kernel."""
-    classes, features = len(matrix), x.shape[1]
-    return is_within_one_kernel() and features > _matrix_columns(len(x)) and is_small(classes, features)
+    return is_within_one_kernel() and columns > _matrix_columns(classes, examples) and is_small(classes, columns)
 
 
-def _matrix_columns(examples: int) -> int:
+def _equally_wide(weight: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return both with the columns that products are taken over."""
+    own, most = weight.shape[1], max(weight.shape[1], x.shape[1])
+    if not _is_long(len(weight), len(x), most):
+        return weight, fill_columns(x[:, :own], own)
+    columns = whole_lines(len(weight), most) if len(x) >= _TILE else most  # for a few examples filling does not pay
+    return fill_columns(weight, columns), fill_columns(x, columns)
+
+
+def _matrix_columns(classes: int, examples: int) -> int:
     """Return up to how many columns a product of two matrices is faster than products with a vector."""
-    if examples < _TILE:
-        return SMALL
-    return SMALL // 2 if examples >= _SHORT else _SHORT - 1
-
-
-def _padded(matrix: jax.Array, examples: int) -> jax.Array:
-    """Return a matrix of one row for each class or example with columns of zeros, up to `_width`."""
-    features = matrix.shape[1]
-    return jnp.pad(matrix, ((0, 0), (0, _width(features, examples) - features)))
-
-
-def _width(features: int, examples: int) -> int:
-    """Return the columns that products are taken over; for a few examples padding does not pay.
-
-    >>> _width(784, 10), _width(100, 10), _width(100, 1)
-    (784, 104, 100)
-    """
-    return -(-features // _LANES) * _LANES if examples >= _TILE else features
+    if not 1 < examples < _SHORT:
+        return SMALL // 2
+    if classes >= _SHORT:
+        return 2 * _LINE
+    return _SHORT - 1 if classes >= _TILE else _LINE

@@ -20,8 +20,8 @@ import numpy as np
 
 from fedprox.core.trees import Tree
 from fedprox.models.draws import uniform
-from fedprox.models.model import Array, Model, second_moment
-from fedprox.models.products import exponentials, is_small, outer_products, scores
+from fedprox.models.model import Array, Model, WideForm, second_moment
+from fedprox.models.products import exponentials, fill_columns, is_small, outer_products, scores, whole_lines
 
 __all__ = ["glorot_start", "softmax_regression"]
 
@@ -47,6 +47,7 @@ def softmax_regression(features: int, classes: int) -> Model:
         _gradient,
         small=is_small(classes, features),
         curvature_bound=_curvature_bound,
+        wide=_wide_form(classes, features),
     )
 
 
@@ -55,6 +56,18 @@ def glorot_start(key: jax.Array, params: Tree) -> Tree:
     classes, features = params["weight"].shape
     limit = (6 / (features + classes)) ** 0.5
     return {**params, "weight": uniform(key, (classes, features), limit)}
+
+
+def _wide_form(classes: int, features: int) -> WideForm | None:
+    """Return softmax regression with columns of zeros; None where there are none to add."""
+    columns = whole_lines(classes, features)
+    if columns == features:
+        return None
+    return WideForm(
+        columns,
+        lambda params: {**params, "weight": fill_columns(params["weight"], columns)},
+        lambda params: {**params, "weight": params["weight"][..., :features]},
+    )
 
 
 def _scores(params: Tree, x: jax.Array) -> jax.Array:
@@ -74,7 +87,8 @@ def _gradient(params: Tree, x: jax.Array, y: jax.Array, weights: jax.Array) -> T
     z = _scores(params, x)
     powers = exponentials(z - z.max(axis=0))
     residuals = powers * (weights / powers.sum(axis=0)) - jnp.where(_is_label(z, y), weights, 0.0)
-    return {"bias": residuals.sum(axis=1), "weight": outer_products(residuals, x.reshape(len(x), -1))}
+    outer = outer_products(residuals, params["weight"], x.reshape(len(x), -1))
+    return {"bias": residuals.sum(axis=1), "weight": outer}
 
 
 def _is_label(z: jax.Array, y: jax.Array) -> jax.Array:

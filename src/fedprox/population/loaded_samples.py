@@ -2,7 +2,8 @@
 
 On a CPU the memory of a large population is shared, not copied, where its alignment allows it (memory-mapped columns
 do); on an accelerator the samples are copied to it once. A small population is copied and padded, so that populations
-of about the same size share compiled programs.
+of about the same size share compiled programs, and so that rows fill whole lines of the cache where that helps the
+model.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class LoadedSamples:
         """Hand samples to JAX, for a model to walk."""
         if len(samples) >= 2**31:
             raise DataError(f"a population must have fewer than 2^31 samples; got {len(samples)}")
-        x, y = (jax.device_put(_pad(array, _rows(samples))) for array in (samples.x, samples.y))
+        x, y = (jax.device_put(_pad(array, _rows(samples))) for array in (_wide_rows(samples, model), samples.y))
         typical = _typical(samples)
         return cls(x, y, _block(samples, model, typical), typical)
 
@@ -72,6 +73,14 @@ def _pad(array: NDArray[Any], rows: int) -> NDArray[Any]:
     return np.concatenate([array, np.zeros((rows - len(array), *array.shape[1:]), array.dtype)])
 
 
+def _wide_rows(samples: Samples, model: Model) -> NDArray[Any]:
+    """Return x with the columns of zeros that make loops of the model fast, unless that is a copy of much memory."""
+    if model.wide is None or jax.default_backend() != "cpu" or not len(samples) or not _is_copied(samples):
+        return samples.x
+    flat = samples.x.reshape(len(samples), -1)
+    return np.pad(flat, ((0, 0), (0, model.wide.columns - flat.shape[1])))
+
+
 def _rows(samples: Samples) -> int:
     """Return how many rows the programs are given: padded, unless that is a copy of much memory.
 
@@ -80,8 +89,12 @@ def _rows(samples: Samples) -> int:
     """
     if not len(samples):
         return 0
-    padded = _padded_length(len(samples))
-    return padded if padded * samples.x[:1].nbytes <= _COPIED else max(len(samples), 2)
+    return _padded_length(len(samples)) if _is_copied(samples) else max(len(samples), 2)
+
+
+def _is_copied(samples: Samples) -> bool:
+    """Return whether the samples are copied to be padded."""
+    return _padded_length(len(samples)) * samples.x[:1].nbytes <= _COPIED
 
 
 def _typical(samples: Samples) -> int:

@@ -25,7 +25,7 @@ from fedprox.core.trees import Tree
 from fedprox.models import Model
 from fedprox.participation.compiled_orders import Orders, draw_orders, empty_orders
 from fedprox.solvers.solver import Solver
-from fedprox.solvers.stepwise import Place, Stepwise, is_one_kernel, line, minibatch_steps, take_rows
+from fedprox.solvers.stepwise import Place, Stepwise, is_one_kernel, line, minibatch_steps, take_rows, wide_form
 from fedprox.solvers.subproblem import Subproblem
 
 __all__ = ["GroupData", "group_places", "group_program", "group_sum_program", "order_key", "solves_groups"]
@@ -89,6 +89,7 @@ def group_program(model: Model, solver: Stepwise, batch_size: int, most_steps: i
     for each device; anchor, mu and learning rate have one for each version. No device begins epochs with more than
     `most_steps` steps.
     """
+    wide = wide_form(model, solver)
 
     def program(problem: Subproblem, learning_rates: jax.Array, data: GroupData) -> Tree:
         solve_one = _solver_of_one(model, solver, batch_size, problem, learning_rates, data)
@@ -96,7 +97,7 @@ def group_program(model: Model, solver: Stepwise, batch_size: int, most_steps: i
         def solve(k: jax.Array, found: tuple[Orders, Tree]) -> tuple[Orders, Tree]:
             orders, lines = found
             orders, params = solve_one(orders, k)
-            return orders, jax.tree.map(lambda leaf, one: _put(leaf, one, k), lines, params)
+            return orders, jax.tree.map(lambda leaf, one: _put(leaf, one, k), lines, wide.narrow(params))
 
         nothing = jax.tree.map(lambda leaf: jnp.zeros((len(data.places), *leaf.shape[1:]), leaf.dtype), problem.anchor)
         return lax.fori_loop(0, data.devices, solve, (empty_orders(most_steps, batch_size), nothing))[1]
@@ -112,6 +113,7 @@ def group_sum_program(model: Model, solver: Stepwise, batch_size: int, most_step
     without steps add zero. At most one partial sum for each level of the tree is held, like the digits of a binary
     number that counts the devices.
     """
+    wide = wide_form(model, solver)
 
     def program(problem: Subproblem, learning_rates: jax.Array, data: GroupData, weights: jax.Array) -> Tree:
         solve_one = _solver_of_one(model, solver, batch_size, problem, learning_rates, data)
@@ -130,7 +132,8 @@ def group_sum_program(model: Model, solver: Stepwise, batch_size: int, most_step
             value = lax.fori_loop(0, full, add, value)
             return orders, jax.tree.map(lambda sums, one: _put(sums, one, full), partial, value)
 
-        nothing = jax.tree.map(lambda leaf: jnp.zeros((levels, *leaf.shape[1:]), leaf.dtype), problem.anchor)
+        one = jax.eval_shape(wide.widen, jax.tree.map(lambda leaf: leaf[0], problem.anchor))
+        nothing = jax.tree.map(lambda leaf: jnp.zeros((levels, *leaf.shape), leaf.dtype), one)
         start = (empty_orders(most_steps, batch_size), nothing)
         _, partial = lax.fori_loop(0, data.devices, solve, start)
 
@@ -139,8 +142,8 @@ def group_sum_program(model: Model, solver: Stepwise, batch_size: int, most_step
             return jax.tree.map(lambda sums, one: jnp.where(is_left, line(sums, level) + one, one), partial, total)
 
         # adding -0 changes no number, not even the sign of a zero
-        minus_zero = jax.tree.map(lambda leaf: jnp.full(leaf.shape[1:], -0.0, leaf.dtype), problem.anchor)
-        return lax.fori_loop(0, levels, add_left, minus_zero)
+        minus_zero = jax.tree.map(lambda leaf: jnp.full(leaf.shape, -0.0, leaf.dtype), one)
+        return wide.narrow(lax.fori_loop(0, levels, add_left, minus_zero))
 
     return compiled(program, small=True)
 
@@ -153,17 +156,28 @@ def _solver_of_one(
     learning_rates: jax.Array,
     data: GroupData,
 ) -> Callable[[Orders, jax.Array], tuple[Orders, Tree]]:
-    """Return the function that draws the mini-batches of the device at a place, and takes its steps."""
+    """Return the function that draws the mini-batches of the device at a place, and takes its steps.
+
+    What it returns has the wide form. Only what one device needs is widened: XLA would divide more among threads, which
+    the code of a single kernel cannot do.
+    """
     take_steps = minibatch_steps(model, solver, batch_size, take_rows)
+    wide = wide_form(model, solver)
     given = (problem.anchor, problem.mu, learning_rates)
-    only = jax.tree.map(lambda leaf: leaf[0], given) if len(learning_rates) == 1 else None
+    first = jax.tree.map(lambda leaf: leaf[0], given)
+    only = (wide.widen(first[0]), *first[1:]) if len(learning_rates) == 1 else None
 
     def solve_one(orders: Orders, k: jax.Array) -> tuple[Orders, Tree]:
         begin, samples, steps, version, *counter = line(data.places, k)
-        start, mu, rate = only or jax.tree.map(lambda leaf: line(leaf, version), given)
+        if only is not None:
+            start, mu, rate = only
+        else:
+            anchor, mu, rate = jax.tree.map(lambda leaf: line(leaf, version), given)
+            start = wide.widen(anchor)
         drawn_for = jnp.stack(counter).astype(jnp.uint32)
         orders = draw_orders(orders, data.key, drawn_for, samples, steps, batch_size)
-        own = Subproblem(start, mu, jax.tree.map(lambda leaf: line(leaf, k), problem.linear))
+        linear = None if problem.linear is None else jax.tree.map(lambda leaf: line(leaf, k), problem.linear)
+        own = Subproblem(start, mu, None if linear is None else wide.widen(linear))
         rows = orders.rows.reshape(-1, batch_size)
         params, _ = take_steps(
             start, solver.init(start), own, rate, data.x, data.y, Place(begin, samples, 0, steps), rows
@@ -174,4 +188,4 @@ def _solver_of_one(
 
 
 def _put(lines: jax.Array, one: jax.Array, k: jax.Array) -> jax.Array:
-    return lax.dynamic_update_index_in_dim(lines, one, k, 0)
+    return lax.dynamic_update_slice(lines, one[None], (k, *(0 for _ in one.shape)), allow_negative_indices=False)

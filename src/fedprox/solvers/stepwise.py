@@ -19,6 +19,7 @@ from jax import lax
 from fedprox.core.compilation import SMALL, compiled, is_plain_arithmetic, needs_its_first, one_kernel
 from fedprox.core.trees import Tree
 from fedprox.models import Model, mean_gradient
+from fedprox.models.model import WideForm
 from fedprox.models.untrained import after_step, training_gradient
 from fedprox.population.loaded_samples import scalar
 from fedprox.solvers.inexactness import gradient_norm_program, inexactness
@@ -36,6 +37,7 @@ __all__ = [
     "minibatch_steps",
     "steps_per_call",
     "take_rows",
+    "wide_form",
 ]
 
 
@@ -138,6 +140,7 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
     """
     small = is_one_kernel(model, solver, batch_size)
     take_steps = minibatch_steps(model, solver, batch_size, take_rows if small else one_kernel(take_rows))
+    wide = wide_form(model, solver)
 
     def program(
         params: Tree,
@@ -149,14 +152,36 @@ def minibatch_program(model: Model, solver: Stepwise, batch_size: int) -> Callab
         span: jax.Array,
         rows: jax.Array,
     ) -> tuple[Tree, Tree]:
-        return take_steps(params, state, problem, learning_rate, x, y, Place(*span), rows)
+        linear = None if problem.linear is None else wide.widen(problem.linear)
+        own = Subproblem(wide.widen(problem.anchor), problem.mu, linear)
+        found, state = take_steps(wide.widen(params), state, own, learning_rate, x, y, Place(*span), rows)
+        return wide.narrow(found), state
 
     return compiled(program, small=small)
 
 
+def wide_form(model: Model, solver: Stepwise) -> WideForm:
+    """Return the form in which a loop over mini-batches holds the parameters: wide, or as they are.
+
+    SGD without momentum can have them wide: where the gradient is zero, so are its steps, and it has no state.
+    """
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    is_plain = solver.is_sgd and not jax.tree.leaves(jax.eval_shape(solver.init, shapes))
+    return model.wide if model.wide is not None and is_plain else WideForm(0, _as_it_is, _as_it_is)
+
+
+def _as_it_is(params: Tree) -> Tree:
+    return params
+
+
 def is_one_kernel(model: Model, solver: Stepwise, batch_size: int) -> bool:
     """Return whether the loop over mini-batches is best compiled into one kernel."""
-    return model.small and batch_size <= SMALL and _is_plain(model, solver)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    products = batch_size * sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    return model.small and batch_size <= SMALL and products <= _MOST_PRODUCTS and _is_plain(model, solver)
+
+
+_MOST_PRODUCTS = 1 << 17  # of parameters and examples: for more, the library is faster
 
 
 class Place(NamedTuple):
@@ -205,7 +230,9 @@ def minibatch_steps(model: Model, solver: Stepwise, batch_size: int, take: Calla
 
 def line(array: jax.Array, index: jax.Array) -> jax.Array:
     """Return array[index], which is known to exist."""
-    return lax.dynamic_index_in_dim(array, index, keepdims=False)
+    rest = array.shape[1:]  # lax.dynamic_index_in_dim would be a call of its own, which XLA fuses with nothing
+    found = lax.dynamic_slice(array, (index, *(0 for _ in rest)), (1, *rest), allow_negative_indices=False)
+    return lax.squeeze(found, (0,))
 
 
 @lru_cache(maxsize=32)
