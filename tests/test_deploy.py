@@ -290,7 +290,7 @@ def federation(tmp_path_factory):
         os.kill(server_process(trial), signal.SIGKILL)
         wait(lambda: not is_running(out), 20, "the server is still there")
         story["summary_after_kill"] = (out / "summary.json").exists()
-        trial.submit(folder / "app", {"out": str(out), "resume": True, "set": "deploy.deadline=6 deploy.grace=60"})
+        trial.submit(folder / "app", {"out": str(out), "resume": True, "set": "deploy.deadline=6"})
         wait((folder / "hanging").exists, PATIENCE, trial.log("superlink"))
         trial.end("node0", signal.SIGKILL)
         wait((out / "summary.json").exists, PATIENCE, trial.log("superlink"))
@@ -408,7 +408,7 @@ def test_the_round_of_the_killed_device_completes_with_the_others(federation, de
     at = row["device"].index(0)
     assert row["problem"][at] is not None
     assert row["kept"] == [device != 0 for device in row["device"]]
-    assert row["solve_seconds"] < 6 + 60 + 15
+    assert row["solve_seconds"] < 6 + 120 + 15
     assert fedprox.load_run(federation["out"]).history[-1]["measured_devices"] == 2
 
 
