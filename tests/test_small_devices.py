@@ -300,3 +300,18 @@ def test_a_large_device_with_a_small_budget_is_not_small(population):
     side = Blueprint(Config.of({"solver": {"batch_size": 1}}).to_dict()).build(population)
     small = SmallDevices(side)
     assert small.takes(TaskList.of([Task(0, 1, 0.1, 0.1), Task(11, 1, 0.1, 0.1)])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_how_many_devices_one_call_adds_up_changes_no_bit(workers, groups, monkeypatch):
+    random = np.random.default_rng(5)
+    owner = np.repeat(np.arange(700), random.integers(1, 4, 700))
+    x = random.normal(size=(len(owner), 6)).astype(np.float32)
+    many = Population.from_arrays(x, random.integers(0, 3, len(owner)), owner, test=np.arange(len(owner)) == 0)
+    settings = {"devices": {"per_round": 600}, "solver": {"epochs": 1}, "engine": {"workers": workers}}
+    found = train(many, settings)
+    assert (max(groups) > 256) == (workers == 1)  # 512 and 88 devices are not shared out evenly
+    monkeypatch.setattr(small_devices, "_MOST_ADDED", 64)
+    groups.clear()
+    same(train(many, settings), found)
+    assert max(groups) <= 64

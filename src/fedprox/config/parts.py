@@ -59,7 +59,7 @@ def is_builtin(group: str, name: str) -> bool:
 def find_part(group: str, name: str, field: str) -> Any:
     """Return the object behind a name; `field` is the config key that names it, for the error message."""
     if name in BUILTIN[group]:
-        return _imported(BUILTIN[group][name], field)
+        return _builtin(BUILTIN[group][name], field)
     if ":" in name:
         add_current_folder()
         return _imported(name, field)
@@ -152,6 +152,11 @@ def _file_hint(group: str, name: str) -> str:
     """Return the hint for a file that was given in place of a data set's name."""
     kind = FILE_KINDS.get(PurePath(name.removesuffix(".gz")).suffix) if group == "data" else None
     return f": to read the file, set `data.name` to {kind!r} and `data.path` to {name!r}" if kind else ""
+
+
+@lru_cache(maxsize=256)  # some are asked for in every round
+def _builtin(path: str, field: str) -> Any:
+    return _imported(path, field)
 
 
 def _imported(path: str, field: str) -> Any:

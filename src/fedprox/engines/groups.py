@@ -20,9 +20,10 @@ from fedprox.engines.device_side import Task
 from fedprox.engines.small_devices import GroupReply
 from fedprox.engines.task_list import TaskList
 
-__all__ = ["Group", "find_groups", "group_level"]
+__all__ = ["Group", "balanced_level", "find_groups", "group_level"]
 
 _FEWEST = 16  # the smallest group that pays: fewer devices are faster one by one
+_UNEVEN = 1.05  # how much more than its share one worker may be given to save calls
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,9 @@ def find_groups(tasks: TaskList, small: NDArray[np.bool_], level: int) -> list[G
         piece = slice(begin, begin + (1 << level))
         positions = begin + np.flatnonzero(small[piece])
         if len(positions) >= _FEWEST:
-            groups.append(Group(begin, positions, tasks.take(positions), small[piece] | ~tasks.asked[piece]))
+            is_whole = len(positions) == len(small[piece])
+            own = tasks.take(piece if is_whole else positions)
+            groups.append(Group(begin, positions, own, small[piece] | ~tasks.asked[piece]))
     return groups
 
 
@@ -106,3 +109,20 @@ def group_level(count: int, workers: int, most: int) -> int:
     while 2 << level <= most and -(-count >> (level + 1)) >= least and 1 << level < count:
         level += 1
     return level if min(count, 1 << level) >= _FEWEST else 0
+
+
+def balanced_level(costs: NDArray[np.int64], workers: int, most: int) -> int:
+    """Return `group_level`, or a larger level at which chunks are fewer and still take all workers equally long.
+
+    >>> balanced_level(np.ones(1000, int), 2, 1024), balanced_level(np.ones(600, int), 2, 1024)
+    (9, 7)
+    """
+    least = group_level(len(costs), workers, most)
+    share = int(costs.sum()) / workers
+    for level in range(most.bit_length() - 1, least, -1) if least else ():
+        busy = [0] * workers
+        for chunk in sorted(np.add.reduceat(costs, range(0, len(costs), 1 << level)).tolist(), reverse=True):
+            busy[busy.index(min(busy))] += chunk
+        if max(busy) <= share * _UNEVEN:
+            return level
+    return least

@@ -21,7 +21,7 @@ from fedprox.core.lines import Subtree
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, quiet, scale
 from fedprox.engines.device_side import DeviceSide, Task
-from fedprox.engines.groups import Group, find_groups, group_level
+from fedprox.engines.groups import Group, balanced_level, find_groups, group_level
 from fedprox.engines.outcome import Engine, RoundOutcome, RoundRequest
 from fedprox.engines.small_devices import SmallDevices
 from fedprox.engines.task_list import TaskList
@@ -29,6 +29,7 @@ from fedprox.methods import Received
 from fedprox.methods.merging import ReplySums, RoundSum
 from fedprox.population.loaded_samples import to_backend
 from fedprox.solvers import LocalProblem
+from fedprox.solvers.subproblem import Subproblem
 
 __all__ = ["LocalEngine"]
 
@@ -61,14 +62,13 @@ class LocalEngine(Engine):
     def solve(self, request: RoundRequest) -> RoundOutcome:
         """Let every task's device work on its subproblem."""
         tasks, broadcast = TaskList.of(request.tasks), request.broadcast
-        shared = self._device.shared(broadcast)
         sums = ReplySums(len(tasks))
         given = RoundOutcome.empty(request)
         solved: list[tuple[LocalProblem, Tree] | None] = [None] * len(tasks)
         adding = Lock()
 
         @quiet
-        def solve(position: int, task: Task) -> None:
+        def solve(shared: Subproblem, position: int, task: Task) -> None:
             answer = self._device.solve(task, broadcast, shared)
             given.states[position] = answer.reply.state
             given.steps[position] = answer.steps
@@ -102,10 +102,13 @@ class LocalEngine(Engine):
             with adding:
                 sums.add_subtrees(group.begin, averaged, summed, group.adds)
 
-        groups, alone = self._divide(tasks, request.gammas)
-        group_sums = self._small.add_up(tasks, broadcast) if groups and given.replies is None else None
+        adds_up = given.replies is None and self._small.usable and self._small.adds_up(broadcast)
+        groups, alone = self._divide(tasks, request.gammas, adds_up)
+        group_sums = self._small.add_up(tasks, broadcast) if groups and adds_up else None
         jobs: list[Callable[[], None]] = [partial(solve_group, group) for group in groups]
-        jobs += [partial(solve, position, task) for position, task in alone]
+        if alone:
+            shared = self._device.shared(broadcast)
+            jobs += [partial(solve, shared, position, task) for position, task in alone]
         costs = [int(group.tasks.budgets.sum()) for group in groups] + [task.budget for _, task in alone]
         self._workers.run(lambda job: job(), jobs, costs)
         clock = time.perf_counter()
@@ -154,12 +157,19 @@ class LocalEngine(Engine):
         self._each(tasks, add, _budget)
         return total.result()
 
-    def _divide(self, tasks: TaskList, gammas: bool) -> tuple[list[Group], list[tuple[int, Task]]]:
+    def _divide(self, tasks: TaskList, gammas: bool, adds_up: bool) -> tuple[list[Group], list[tuple[int, Task]]]:
         """Return the groups of small devices of a round, and the other devices with their positions."""
-        level = group_level(len(tasks), self.workers, self._small.lines) if self._small.usable else 0
         groups: list[Group] = []
-        if level and not gammas:  # a gamma is measured device by device
-            groups = find_groups(tasks, self._small.takes(tasks), level)
+        if self._small.usable and not gammas:  # a gamma is measured device by device
+            small = self._small.takes(tasks)
+            if adds_up and np.array_equal(small, tasks.asked):
+                costs = np.where(tasks.asked, tasks.budgets, 0)
+                level = balanced_level(costs, self.workers, self._small.most_added(tasks))
+            else:
+                level = group_level(len(tasks), self.workers, self._small.lines)
+            groups = find_groups(tasks, small, level) if level else []
+        if sum(len(group.positions) for group in groups) == len(tasks):
+            return groups, []
         alone = tasks.asked.copy()
         for group in groups:
             alone[group.positions] = False

@@ -44,6 +44,7 @@ __all__ = ["GroupReply", "GroupSums", "SmallDevices"]
 _MOST_STEPS = 256  # of a device: after that its steps take longer than a call
 _MOST_SAMPLES = 512  # of a device: to rank more would take long
 _MOST_LINES, _NUMBERS = 256, 1 << 20  # devices and parameters that come out of one call
+_MOST_ADDED = 1024  # devices in one call whose sum alone comes out
 _AT_ONCE = 1 << 17  # samples in the mini-batches of one call, during which no signal is handled
 
 
@@ -116,19 +117,30 @@ class SmallDevices:
         method = self._device.method
         return Broadcast(1, params, method.send(method.start(params), None), 0.0)
 
-    def add_up(self, tasks: TaskList, broadcast: Broadcast) -> GroupSums | None:
-        """Return what adds up the devices' replies in groups; None where each reply must be seen.
+    def adds_up(self, broadcast: Broadcast) -> bool:
+        """Return whether the devices' replies can be added up in groups.
 
         Devices send their model, which is in single precision as the program's sums are, and remember nothing.
         """
         method, params = self._device.method, broadcast.params
         if not is_standard(method.reply) or broadcast.wants_drift or method.start_device(params) is not None:
-            return None
+            return False
         if method.linear(broadcast.sent, None, None) is not None:
+            return False
+        return all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(params))
+
+    def most_added(self, tasks: TaskList) -> int:
+        """Return up to how many devices one call may add up, a power of two."""
+        most, longest = _MOST_ADDED, int(tasks.budgets.max(initial=0)) * self._device.batch_size
+        while most > self.lines and most * longest > _AT_ONCE:
+            most //= 2
+        return most
+
+    def add_up(self, tasks: TaskList, broadcast: Broadcast) -> GroupSums | None:
+        """Return what adds up the devices' replies in groups; None where each reply must be seen."""
+        if not self.adds_up(broadcast):
             return None
-        if any(leaf.dtype != np.float32 for leaf in jax.tree.leaves(params)):
-            return None
-        side, lines = self._device, self.lines
+        side, lines = self._device, _MOST_ADDED
         begins = side.samples.offsets[tasks.devices]
         samples = side.samples.offsets[tasks.devices + 1] - begins
         steps = np.where(tasks.asked, tasks.budgets, 0)
@@ -141,7 +153,7 @@ class SmallDevices:
 
     def fits_one_call(self, tasks: TaskList) -> bool:
         """Return whether the devices' steps take no longer than one call may."""
-        return len(tasks) <= self.lines and int(tasks.budgets.sum()) * self._device.batch_size <= _AT_ONCE
+        return int(tasks.budgets.sum()) * self._device.batch_size <= _AT_ONCE
 
     def _program(self, program_of: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
         return program_of(self._device.model, self._solver, self._device.batch_size, _MOST_STEPS)

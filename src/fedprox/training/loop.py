@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from itertools import repeat, takewhile
+from operator import is_not
 from typing import Any
 
 import jax
@@ -102,9 +103,10 @@ class _Run:
         used_mu = self.method.subproblem_mu(state.controller.mu)
         plan, outcome, repeated = self.server.next_round()
         self.merge_step.merge(plan, outcome)
-        for device, remembered in zip(plan.cohort.devices.tolist(), outcome.states, strict=True):
-            if remembered is not None:
-                state.devices[device] = remembered
+        if any(map(is_not, outcome.states, repeat(None))):
+            for device, remembered in zip(plan.cohort.devices.tolist(), outcome.states, strict=True):
+                if remembered is not None:
+                    state.devices[device] = remembered
         state.round = plan.round
         solve_seconds = time.perf_counter() - clock - outcome.gamma_seconds
         record = {"round": plan.round, "solve_seconds": solve_seconds, **plan.record(), "steps": outcome.steps}
