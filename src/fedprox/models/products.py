@@ -24,6 +24,7 @@ __all__ = ["exponentials", "fill_columns", "is_small", "outer_products", "scores
 
 _TILE = 8  # rows that XLA's product with a vector takes at once
 _LINE = 16  # numbers in a line of the cache, and in the largest vector registers
+_NARROW = 9  # columns for which a line of zeros takes longer
 _SHORT = 24  # length below which LLVM unrolls a loop before it could use vector registers
 _MOST_WEIGHTS = 1 << 14  # of more, the library's products are faster
 
@@ -38,15 +39,15 @@ def is_small(rows: int, columns: int) -> bool:
 
 
 def whole_lines(classes: int, features: int) -> int:
-    """Return how many columns a row is best given: whole lines of the cache, unless it is short.
+    """Return how many columns a row is best given: whole lines of the cache, where that is not too many more.
 
     LLVM unrolls the copy of a row of two lines. Where there is little other work, three take less time.
 
-    >>> whole_lines(10, 784), whole_lines(10, 100), whole_lines(10, 20), whole_lines(10, 30), whole_lines(62, 30)
-    (784, 112, 20, 48, 32)
+    >>> [whole_lines(10, features) for features in (8, 12, 20, 30, 100, 784)], whole_lines(62, 30)
+    ([8, 16, 20, 48, 112, 784], 32)
     """
     if features < (_SHORT if classes >= _TILE else _LINE + 1):
-        return features
+        return _LINE if _NARROW < features < _LINE else features
     return max(3 if classes < _SHORT else 2, -(-features // _LINE)) * _LINE
 
 
