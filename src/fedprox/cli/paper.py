@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,6 +60,7 @@ def paper(
 
     Example: fedprox paper figure2 --scale smoke
     """
+    from fedprox.core.priority import lower_priority
     from fedprox.paper.make import list_names, make
     from fedprox.paper.runs import Setting
     from fedprox.paper.scales import find_scale
@@ -69,8 +69,8 @@ def paper(
     if name == "list":
         _list(setting, workers, as_json)
         return
-    if background and hasattr(os, "nice"):  # not on Windows
-        os.nice(19)
+    if background:
+        lower_priority()
     with _Bar(setting, workers) as bar:
         made = make(
             list_names(name),

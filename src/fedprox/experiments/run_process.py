@@ -27,6 +27,7 @@ from fedprox.config.part_search import add_folders
 from fedprox.core.cache import CacheWarning
 from fedprox.core.errors import FedProxError
 from fedprox.core.files import json_line
+from fedprox.core.priority import pass_priority_to_session
 from fedprox.core.signals import StopOnSignal
 from fedprox.training.result import Callback, Progress
 from fedprox.training.train import train
@@ -39,6 +40,7 @@ def main() -> None:
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not be mixed with the answers
     warnings.simplefilter("ignore", CacheWarning)  # the scheduler has already reported it
+    pass_priority_to_session()
     requests = _Requests()
     with StopOnSignal(signal.SIGTERM) as stop:
         for job in requests:
