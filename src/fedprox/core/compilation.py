@@ -156,13 +156,14 @@ def _keep_memory() -> None:
     """Make the C library keep freed memory for the next round instead of returning it to the system.
 
     With a model of several megabytes, a round frees all that it has allocated, and mapping the pages again takes as
-    long as the arithmetic on them. Only the GNU C library supports this; others are left as they are.
+    long as the arithmetic on them. So does the scratch memory of a network, which is mapped on its own above 32 MB
+    unless mappings are off. Only the GNU C library supports this; others are left as they are.
     """
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         with contextlib.suppress(OSError, AttributeError, TypeError):
             adjust = ctypes.CDLL(None).mallopt
-            adjust(_MMAP_THRESHOLD, 32 << 20)  # the largest value that it accepts
+            adjust(_MMAP_MAX, 0)
             adjust(_TRIM_THRESHOLD, 512 << 20)
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # as malloc.h numbers them
