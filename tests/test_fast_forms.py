@@ -75,7 +75,7 @@ NHWC, NCHW = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
         (image(2, 4, 6, 5), image(6, 4, 3, 3, seed=1), {"padding": "VALID", "dimension_numbers": NCHW}),
         (image(2, 7, 6, 4), image(3, 2, 4, 6, seed=1), {"window_strides": (2, 3), "dimension_numbers": NHWC}),
         (image(2, 9, 8, 4), image(3, 3, 4, 6, seed=1), {"rhs_dilation": (2, 1), "dimension_numbers": NHWC}),
-        (image(20, 12, 12, 1), image(5, 5, 1, 6, seed=1), {"dimension_numbers": NHWC}),  # summed in parts
+        (image(20, 12, 12, 1), image(5, 5, 1, 20, seed=1), {"dimension_numbers": NHWC}),  # summed in parts
         (image(2, 6, 6, 4), image(3, 3, 2, 6, seed=1), {"feature_group_count": 2, "dimension_numbers": NHWC}),
     ],
 )

@@ -27,6 +27,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from fedprox.core import lane_convolutions, onednn
+from fedprox.core.pooling import max_pooling_derivative
 
 __all__ = ["in_fast_forms"]
 
@@ -122,7 +123,7 @@ def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
         and tuple(params["window_strides"]) == tuple(params["window_dimensions"])
         and not any(map(any, params["padding"]))
     ):
-        return _max_pooling_derivative
+        return max_pooling_derivative
     return None
 
 
@@ -217,7 +218,7 @@ def _convolution(left: jax.Array, right: jax.Array, *, dimension_numbers: Any, *
     elif params["feature_group_count"] == params["batch_group_count"] == 1:
         parts = (
             (lax.slice_in_dim(left, begin, end, axis=-1), lax.slice_in_dim(right, begin, end, axis=-2))
-            for begin, end in _parts(left.shape[-1], right.shape[:-2])
+            for begin, end in _parts(left.shape, right.shape)
         )
         out = reduce(jnp.add, (convolve(*part, **params) for part in parts))
     else:
@@ -318,15 +319,17 @@ def _tiled(convolve: Any, left: jax.Array, right: jax.Array, tile: tuple[int, in
     return out.reshape(len(left), tiles[0] * tile[0], tiles[1] * tile[1], outputs)[:, : sizes[0], : sizes[1]]
 
 
-def _parts(inputs: int, window: tuple[int, ...]) -> list[tuple[int, int]]:
+def _parts(left: tuple[int, ...], right: tuple[int, ...]) -> list[tuple[int, int]]:
     """Return the inputs that are summed over at once.
 
     In the derivative by the weights these are the examples, and the window is nearly as large as an image: the whole
-    batch does not stay in the cache.
+    batch does not stay in the cache, except in a first layer with few outputs.
     """
-    if inputs < 2 * _EXAMPLES or math.prod(window) < _IMAGE:
+    *window, inputs, outputs = right
+    part = 4 * _EXAMPLES if left[0] <= _FEW and outputs <= _OUTPUTS // 2 else _EXAMPLES
+    if inputs < 2 * part or math.prod(window) < _IMAGE:
         return [(0, inputs)]
-    return [(begin, min(begin + _EXAMPLES, inputs)) for begin in range(0, inputs, _EXAMPLES)]
+    return [(begin, min(begin + part, inputs)) for begin in range(0, inputs, part)]
 
 
 _OUTPUTS, _FEW = 32, 8
@@ -335,26 +338,6 @@ _MANY = 512  # multiplications for one output
 _WORTH, _WORTH_FIRST = 0.62, 0.7  # of the work of single pixels, that a tile may take
 _LAST, _FILLED = (3, 1, 0, 2), 16  # the axes of examples, channels and space; examples that fill vector registers
 _STEPS = ("window_strides", "lhs_dilation", "rhs_dilation")
-
-
-def _max_pooling_derivative(source: jax.Array, operand: jax.Array, *, window_dimensions: Any, **_: Any) -> jax.Array:
-    """Return the source at the first largest entry of each window, and zeros elsewhere; windows do not overlap."""
-    covered = [count * size for count, size in zip(source.shape, window_dimensions, strict=True)]
-    places = list(itertools.product(*map(range, window_dimensions)))
-    entries = [lax.slice(operand, place, covered, window_dimensions) for place in places]
-    largest, where = entries[0], jnp.zeros(source.shape, jnp.int32)
-    for index, entry in enumerate(entries[1:], start=1):
-        larger = entry > largest
-        largest, where = jnp.where(larger, entry, largest), jnp.where(larger, index, where)
-    spread = jnp.stack([jnp.where(where == index, source, 0) for index in range(len(places))])
-    spread = spread.reshape(*window_dimensions, *source.shape)
-    count = source.ndim
-    spread = lax.transpose(
-        spread, [axis for pair in zip(range(count, 2 * count), range(count), strict=True) for axis in pair]
-    )
-    rest = [(0, whole - part, 0) for whole, part in zip(operand.shape, covered, strict=True)]
-    return lax.pad(spread.reshape(covered), jnp.zeros((), source.dtype), rest)
-
 
 _WITH_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}  # for derivatives, which come before this
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
