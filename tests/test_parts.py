@@ -92,7 +92,7 @@ def test_a_method_of_ones_own_runs_in_every_command(in_process, request, tmp_pat
     assert sweep.returncode == 0, sweep.stderr
     assert len(json.loads(sweep.stdout)["table"]) == 2
     tune = in_process("tune", "synthetic-1-1", *SMALL, "-s", "method.name=mine:Half", "-s", "method.strength=0.25",
-                   "--rates", "0.01", "--mus", "1", "--out", "four", cwd=tmp_path)  # fmt: skip
+                   "--rates", "0.01", "--mus", "1,200", "--out", "four", cwd=tmp_path)  # fmt: skip
     assert tune.returncode == 0, tune.stderr
     assert "On mine:Half with this rate: method.mu = 1" in tune.stdout
     assert "strength = 0.25" in (tmp_path / "four" / "tuned.toml").read_text()

@@ -113,3 +113,10 @@ def test_a_choice_explains_itself() -> None:
     words = Choice("method.mu", 1.0, {0.1: 0.5, 1.0: 0.4, 10.0: float("inf")}).words()
     assert words == "method.mu = 1, with the lowest training loss (0.1: 0.5000, 1: 0.4000, 10: diverged)."
     assert "at the end of the range" in Choice("method.mu", 0.1, {0.1: 0.4, 1.0: 0.5}).words()
+    assert Choice("method.mu", 0.1, {}).words() == "method.mu = 0.1, the only value given."
+
+
+def test_a_value_given_alone_is_not_tried(tmp_path: Path) -> None:
+    result = tune(SMALL, out=tmp_path / "tune", rates=(0.02,), mus=(0.5,))
+    assert (result.config.solver.learning_rate, result.config.method.mu) == (0.02, 0.5)
+    assert [path.name for path in (tmp_path / "tune").iterdir()] == ["tuned.toml"]

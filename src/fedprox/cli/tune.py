@@ -33,8 +33,8 @@ def tune(
     """Choose the learning rate and mu as the paper does, and write the config.
 
     First the learning rate on FedAvg with E = 1 and no stragglers, then mu from 0.001, 0.01, 0.1 and 1 on the config as
-    it stands, for its method where that has a proximal term and else for FedProx. Started again with the same folder it
-    continues.
+    it stands, for its method where that has a proximal term and else for FedProx. A value given alone is taken without
+    a run. Started again with the same folder it continues.
 
     Example: fedprox tune synthetic-1-1 -s devices.stragglers=0.9 --out runs/tune && fedprox run runs/tune/tuned.toml
     """

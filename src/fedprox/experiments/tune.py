@@ -6,7 +6,7 @@ has a proximal term, otherwise for FedProx.
 
 A value is judged by the loss on validation data (`data.validation`), without such data by the training loss, averaged
 over the last tenth of the measured rounds and over seeds; values with which a run diverges are excluded. Test data is
-not used, so that test accuracies remain unbiased.
+not used, so that test accuracies remain unbiased. A value given alone is taken without a run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Choice:
-    """One setting that was tuned: the value chosen, and the score of each value tried (infinite if excluded)."""
+    """One setting that was tuned: the value chosen, and the score of each value tried (infinite if excluded).
+
+    Without scores it is the only value that was given.
+    """
 
     key: str
     value: float
@@ -49,6 +52,8 @@ class Choice:
 
     def words(self) -> str:
         """Return what was chosen and how it compares."""
+        if not self.scores:
+            return f"{self.key} = {self.value:g}, the only value given."
         tried = ", ".join(f"{value:g}: {_loss(score)}" for value, score in sorted(self.scores.items()))
         text = f"{self.key} = {self.value:g}, with the lowest {self.measure} loss ({tried})"
         if len(self.scores) > 1 and self.value in (min(self.scores), max(self.scores)):
@@ -112,6 +117,7 @@ def tune(
         "method.mu", mus, trials, (min(mus) / 10, max(mus) * 10), lambda v: score_values("mu", base, "method.mu", v)
     )
     tuned = Config.from_dict(with_overrides(base, [f"method.mu={mu.value!r}"]))
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "tuned.toml").write_text(tuned.to_toml(), encoding="utf-8")
     if tuned.data.validation:
         rate, mu = (replace(choice, measure="validation") for choice in (rate, mu))
@@ -135,6 +141,8 @@ def _choose(
     limits: tuple[float, float],
     score_values: Callable[[Iterable[float]], dict[float, float]],
 ) -> Choice:
+    if len(values) == 1 and not trials:
+        return Choice(key, values[0], {})
     scores = _suggested(key, trials, limits, score_values) if trials else score_values(values)
     best = min(scores, key=lambda value: scores[value])
     if scores[best] == math.inf:
