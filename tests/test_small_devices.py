@@ -40,7 +40,7 @@ def population():
 @pytest.fixture
 def groups(monkeypatch):
     """How many devices each group had; few are enough for one, as there are few in these tests."""
-    monkeypatch.setattr("fedprox.engines.groups._FEWEST", 4)
+    monkeypatch.setattr("fedprox.engines.groups.FEWEST", 4)
     counts, solve, add_up = [], SmallDevices.solve, GroupSums.of
 
     def counted(self, tasks, *rest):

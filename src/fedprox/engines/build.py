@@ -11,10 +11,12 @@ from fedprox import data, methods
 from fedprox.config import Config
 from fedprox.config.part_search import add_folders
 from fedprox.engines.device_side import DeviceSide
+from fedprox.engines.groups import FEWEST
 from fedprox.methods import Method
 from fedprox.methods.parameter_roles import assign_roles
 from fedprox.methods.solver_choice import SolverChoice, choose_solver
 from fedprox.models import Model
+from fedprox.participation.clock.over_selection import number_asked
 from fedprox.population import Population, Samples
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.privacy import build_mechanism
@@ -52,7 +54,16 @@ def device_side(
         ahead=ahead,
         mechanism=build_mechanism(config),
         schedule=build_changing(config.solver, config.rounds, schedule),
+        gammas=config.measure.gamma,
+        in_groups=_may_form_groups(config),
     )
+
+
+def _may_form_groups(config: Config) -> bool:
+    """Return whether a round may ask enough devices; servers that merge replies as they come collect any number."""
+    if config.systems.server in ("buffered", "asynchronous"):
+        return True
+    return number_asked(config.systems, config.devices.per_round) >= FEWEST
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,8 @@ class DeviceSide:
     ahead: Callable[[Iterator[Any]], Iterator[Any]] = iter  # may make the next item while one is in use
     mechanism: Mechanism | None = None  # of privacy
     schedule: Callable[[int], float] | None = None  # the learning rate of each round, where it changes
+    gammas: bool = False  # whether rounds ask how exact the solutions are
+    in_groups: bool = True  # whether rounds may ask enough devices to solve small ones in groups
 
     def rate(self, round: int) -> float:
         """Return the learning rate of a round."""
@@ -181,7 +183,8 @@ class DeviceSide:
         task = Task(device=0, budget=1, weight=1.0, mass=1.0)
         broadcast = Broadcast(1, params, sent, self.method.subproblem_mu(0.0))
         answer = self.solve(task, broadcast, self.shared(broadcast))
-        self.inexactness(*answer.solved)
+        if self.gammas:
+            self.inexactness(*answer.solved)
 
     @staticmethod
     def shared(broadcast: Broadcast) -> Subproblem:

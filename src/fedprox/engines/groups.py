@@ -20,9 +20,9 @@ from fedprox.engines.device_side import Task
 from fedprox.engines.small_devices import GroupReply
 from fedprox.engines.task_list import TaskList
 
-__all__ = ["Group", "balanced_level", "find_groups", "group_level"]
+__all__ = ["FEWEST", "Group", "balanced_level", "find_groups", "group_level"]
 
-_FEWEST = 16  # the smallest group that pays: fewer devices are faster one by one
+FEWEST = 16  # the smallest group that pays: fewer devices are faster one by one
 _UNEVEN = 1.05  # how much more than its share one worker may be given to save calls
 
 
@@ -89,7 +89,7 @@ def find_groups(tasks: TaskList, small: NDArray[np.bool_], level: int) -> list[G
     for begin in range(0, len(tasks), 1 << level):
         piece = slice(begin, begin + (1 << level))
         positions = begin + np.flatnonzero(small[piece])
-        if len(positions) >= _FEWEST:
+        if len(positions) >= FEWEST:
             is_whole = len(positions) == len(small[piece])
             own = tasks.take(piece if is_whole else positions)
             groups.append(Group(begin, positions, own, small[piece] | ~tasks.asked[piece]))
@@ -108,7 +108,7 @@ def group_level(count: int, workers: int, most: int) -> int:
     level = 0
     while 2 << level <= most and -(-count >> (level + 1)) >= least and 1 << level < count:
         level += 1
-    return level if min(count, 1 << level) >= _FEWEST else 0
+    return level if min(count, 1 << level) >= FEWEST else 0
 
 
 def balanced_level(costs: NDArray[np.int64], workers: int, most: int) -> int:

@@ -52,7 +52,7 @@ class LocalEngine(Engine):
     def compile(self, params: Tree) -> None:
         """Compile what a round needs."""
         self._device.warm_up(params)
-        if self._small.usable:
+        if self._small.usable and self._device.in_groups:
             group, broadcast = Group.of_one(), self._small.first_broadcast(params)
             if (adding := self._small.add_up(group.tasks, broadcast)) is not None:
                 adding.of(0, 1)

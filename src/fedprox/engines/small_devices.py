@@ -27,6 +27,7 @@ from fedprox.methods.device_view import Solution
 from fedprox.methods.hook_marks import is_elementwise, is_standard
 from fedprox.methods.solver_choice import SharedSolver
 from fedprox.models import Model
+from fedprox.models.parameter_shapes import parameter_shapes
 from fedprox.participation.budget import steps_begun
 from fedprox.population.loaded_samples import to_backend
 from fedprox.solvers.device_groups import (
@@ -296,7 +297,7 @@ class SmallDevices:
 
 
 def _most_lines(model: Model) -> int:
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = parameter_shapes(model)
     size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     return max(16, min(_MOST_LINES, 1 << (_NUMBERS // max(size, 1)).bit_length() - 1))
 

@@ -28,6 +28,7 @@ from fedprox.core.trees import Tree, flatten_names, map_names, overlay_names, sc
 from fedprox.methods.device_view import DeviceView, Mu, Posed, Reply
 from fedprox.methods.method import Method, Received
 from fedprox.models import Model
+from fedprox.models.parameter_shapes import parameter_shapes
 from fedprox.models.untrained import FrozenHost
 from fedprox.participation.stragglers import Workload
 from fedprox.solvers import Solver
@@ -83,7 +84,7 @@ def assign_roles(config: Config, model: Model, method: Method) -> ParameterRoles
     chosen = config.personal
     if not (chosen.parameters or chosen.frozen or model.statistics):
         return ParameterRoles()
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = parameter_shapes(model)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(shapes)]
     personal = _matched("personal.parameters", chosen.parameters, names, model)
     frozen = _matched("personal.frozen", chosen.frozen, names, model)

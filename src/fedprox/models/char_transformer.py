@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from fedprox.core.errors import DataError
 from fedprox.core.trees import Tree
-from fedprox.models.draws import keys, normal
+from fedprox.models.draws import constant, keys, normal
 from fedprox.models.layers import apply_dense
 from fedprox.models.model import Model, classifier
 
@@ -107,11 +107,11 @@ def _init_layer(key: jax.Array, width: int, layers: int) -> Tree:
 
 
 def _init_dense(key: jax.Array, inputs: int, outputs: int, scale: float = 1.0) -> Tree:
-    return {"bias": jnp.zeros(outputs), "weight": scale * _normal(key, (inputs, outputs))}
+    return {"bias": constant(outputs), "weight": scale * _normal(key, (inputs, outputs))}
 
 
 def _init_norm(width: int) -> Tree:
-    return {"scale": jnp.ones(width), "shift": jnp.zeros(width)}
+    return {"scale": constant(width, 1.0), "shift": constant(width)}
 
 
 def _normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Random weights of any shape: the first of a longer row of numbers.
+"""Weights of any shape: constant ones, and random ones as the first of a longer row of numbers.
 
 JAX compiles a program for every shape that is drawn, and one takes as long as a hundred additions. Its generator
 numbers what it draws, so that a row begins with the numbers of every shorter one; rows of few lengths serve all shapes.
@@ -11,9 +11,14 @@ import math
 import jax
 import numpy as np
 
-__all__ = ["keys", "normal", "uniform"]
+__all__ = ["constant", "keys", "normal", "uniform"]
 
 _LENGTHS = tuple(16**power for power in range(2, 6))  # up to a million numbers, the most that are drawn for nothing
+
+
+def constant(shape: int | tuple[int, ...], value: float = 0.0) -> jax.Array:
+    """Return weights that are all alike; `jnp.zeros` would compile a program for each shape."""
+    return jax.device_put(np.full(shape, value))
 
 
 def keys(key: jax.Array, count: int) -> list[jax.Array]:

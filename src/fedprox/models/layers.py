@@ -15,7 +15,7 @@ from jax import lax
 
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
-from fedprox.models.draws import keys, normal, uniform
+from fedprox.models.draws import constant, keys, normal, uniform
 
 __all__ = [
     "apply_dense",
@@ -107,7 +107,7 @@ def image_shape(model: str, shape: tuple[int, ...], least: int) -> tuple[int, in
 
 def _init(key: jax.Array, shape: tuple[int, ...], inputs: int, start: Start) -> Tree:
     if start == "he":
-        return {"bias": jnp.zeros(shape[-1]), "weight": normal(key, shape, math.sqrt(2.0 / inputs))}
+        return {"bias": constant(shape[-1]), "weight": normal(key, shape, math.sqrt(2.0 / inputs))}
     first, second = keys(key, 2)
     limit = 1 / math.sqrt(inputs)
     return {

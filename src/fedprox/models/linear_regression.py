@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprox.core.trees import Tree
+from fedprox.models.draws import constant
 from fedprox.models.model import Array, Model, second_moment
 from fedprox.models.products import is_small
 
@@ -31,8 +32,8 @@ def linear_regression(features: int, *, bias: bool = True) -> Model:
     """
 
     def init(key: jax.Array) -> Tree:
-        weight = {"weight": jnp.zeros(features)}
-        return {"bias": jnp.zeros(1), **weight} if bias else weight
+        weight = {"weight": constant(features)}
+        return {"bias": constant(1), **weight} if bias else weight
 
     def curvature_bound(x: Array) -> float:
         flat = x.reshape(len(x), -1)

@@ -20,7 +20,7 @@ from jax import lax
 
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
-from fedprox.models.draws import keys
+from fedprox.models.draws import constant, keys
 from fedprox.models.group_norm import group_norm
 from fedprox.models.layers import apply_dense, image_shape, init_convolution, init_dense
 from fedprox.models.model import Model, classifier
@@ -82,7 +82,7 @@ def _block(layers: Tree, image: jax.Array, stride: int) -> jax.Array:
 def _init_convolution(key: jax.Array, inputs: int, outputs: int) -> Tree:
     """Return a 3x3 convolution and the normalisation after it, which makes a bias redundant."""
     weight = init_convolution(key, 3, inputs, outputs)["weight"]
-    return {"scale": jnp.ones(outputs), "shift": jnp.zeros(outputs), "weight": weight}
+    return {"scale": constant(outputs, 1.0), "shift": constant(outputs), "weight": weight}
 
 
 def _convolve(layer: Tree, image: jax.Array, stride: int = 1) -> jax.Array:

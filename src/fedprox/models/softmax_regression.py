@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprox.core.trees import Tree
-from fedprox.models.draws import uniform
+from fedprox.models.draws import constant, uniform
 from fedprox.models.model import Array, Model, WideForm, second_moment
 from fedprox.models.products import exponentials, fill_columns, is_small, outer_products, scores, whole_lines
 
@@ -37,7 +37,7 @@ def softmax_regression(features: int, classes: int) -> Model:
     """
 
     def init(key: jax.Array) -> Tree:
-        return {"bias": jnp.zeros(classes), "weight": jnp.zeros((classes, features))}
+        return {"bias": constant(classes), "weight": constant((classes, features))}
 
     return Model(
         "softmax_regression",

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from fedprox.core.errors import DataError
 from fedprox.core.trees import Tree
-from fedprox.models.draws import keys, uniform
+from fedprox.models.draws import constant, keys, uniform
 from fedprox.models.lstm import init_layer, last_hidden
 from fedprox.models.model import Model, classifier
 
@@ -79,7 +79,7 @@ def _init(key: jax.Array, inputs: int, hidden: int, classes: int) -> Tree:
     return {
         "layer1": init_layer(first, inputs, hidden),
         "layer2": init_layer(second, hidden, hidden),
-        "output": {"bias": jnp.zeros(classes), "weight": _glorot(third, hidden, classes)},
+        "output": {"bias": constant(classes), "weight": _glorot(third, hidden, classes)},
     }
 
 

@@ -21,6 +21,7 @@ from fedprox.core.errors import DataError
 from fedprox.core.operation_count import count_operations
 from fedprox.core.trees import Tree
 from fedprox.models import Model
+from fedprox.models.parameter_shapes import parameter_shapes
 from fedprox.population import Samples
 
 __all__ = ["LoadedSamples", "pad", "scalar", "to_backend"]
@@ -133,7 +134,7 @@ def _least_work(sizes: NDArray[np.int64]) -> int:
 @lru_cache(maxsize=64)
 def _operations(model: Model, shape: tuple[int, ...], x: np.dtype[Any], y: np.dtype[Any]) -> int:
     """Return the operations that the loss of one example takes."""
-    params = jax.eval_shape(model.init, jax.random.key(0))
+    params = parameter_shapes(model)
     example = jax.ShapeDtypeStruct((1, *shape), x), jax.ShapeDtypeStruct((1,), y)
     return count_operations(model.loss, params, *example)
 

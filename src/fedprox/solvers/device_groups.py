@@ -23,6 +23,7 @@ from fedprox.core.compiled_philox import halves
 from fedprox.core.randomness import Purpose
 from fedprox.core.trees import Tree
 from fedprox.models import Model
+from fedprox.models.parameter_shapes import parameter_shapes
 from fedprox.participation.compiled_orders import Orders, draw_orders, empty_orders
 from fedprox.solvers.solver import Solver
 from fedprox.solvers.stepwise import Place, Stepwise, is_one_kernel, line, minibatch_steps, take_rows, wide_form
@@ -77,7 +78,7 @@ def solves_groups(model: Model, solver: Solver, batch_size: int) -> bool:
         return False
     if batch_size == 0 or not is_one_kernel(model, solver, batch_size):
         return False
-    return is_plain_arithmetic(solver.init, jax.eval_shape(model.init, jax.random.key(0)))
+    return is_plain_arithmetic(solver.init, parameter_shapes(model))
 
 
 @lru_cache(maxsize=32)

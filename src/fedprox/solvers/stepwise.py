@@ -20,6 +20,7 @@ from fedprox.core.compilation import SMALL, compiled, is_plain_arithmetic, needs
 from fedprox.core.trees import Tree
 from fedprox.models import Model, mean_gradient
 from fedprox.models.model import WideForm
+from fedprox.models.parameter_shapes import parameter_shapes
 from fedprox.models.untrained import after_step, training_gradient
 from fedprox.population.loaded_samples import scalar
 from fedprox.solvers.inexactness import gradient_norm_program, inexactness
@@ -106,7 +107,7 @@ def steps_per_call(model: Model, batch_size: int) -> int:
     Many, so that the cost of a call is small; fewer for a larger model, because their orders share the cache with its
     data, and because no signal is handled during a call.
     """
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = parameter_shapes(model)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     return max(16, min(1024, 2**25 // (batch_size * max(parameters, 1))))
 
@@ -165,7 +166,7 @@ def wide_form(model: Model, solver: Stepwise) -> WideForm:
 
     SGD without momentum can have them wide: where the gradient is zero, so are its steps, and it has no state.
     """
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = parameter_shapes(model)
     is_plain = solver.is_sgd and not jax.tree.leaves(jax.eval_shape(solver.init, shapes))
     return model.wide if model.wide is not None and is_plain else WideForm(0, _as_it_is, _as_it_is)
 
@@ -176,7 +177,7 @@ def _as_it_is(params: Tree) -> Tree:
 
 def is_one_kernel(model: Model, solver: Stepwise, batch_size: int) -> bool:
     """Return whether the loop over mini-batches is best compiled into one kernel."""
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = parameter_shapes(model)
     products = batch_size * sum(leaf.size for leaf in jax.tree.leaves(shapes))
     return model.small and batch_size <= SMALL and products <= _MOST_PRODUCTS and _is_plain(model, solver)
 
@@ -274,7 +275,7 @@ def _is_plain(model: Model, solver: Stepwise) -> bool:
         own = solver.estimate(lambda at: jax.tree.map(jnp.add, at, data), params, state)
         return solver.step(params, own, state, learning_rate)
 
-    params = jax.eval_shape(model.init, jax.random.key(0))
+    params = parameter_shapes(model)
     state = jax.eval_shape(solver.init, params)
     shapes = (params, params, state, jax.ShapeDtypeStruct((), jnp.float32))
     return is_plain_arithmetic(step, *shapes) and needs_its_first(step, *shapes)
