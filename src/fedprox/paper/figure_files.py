@@ -19,7 +19,7 @@ from fedprox.paper.results import Results
 from fedprox.paper.series import Place, Series, collect_series, places, read_series, series_rows
 from fedprox.paper.sources import collect_runs, collect_sources, read_record, read_sources, source_records
 from fedprox.paper.tables import csv_text
-from fedprox.report.plot import save
+from fedprox.report.plot import arranged, save
 
 __all__ = ["write_figure"]
 
@@ -40,9 +40,8 @@ def write_figure(experiment: Experiment, results: Results, folder: Path, replace
         runs = [run for run in record.get("runs", []) if run["dataset"] not in replaced] + runs
     notes = collect_notes(experiment, series, sources)
     figure = plot_experiment(experiment, series, notes)
-    files = [save(figure, path.with_suffix(".pdf"))]
-    figure.set_layout_engine("none")  # the layout is fixed: computing it again takes as long as drawing
-    files.append(save(figure, path.with_suffix(".png"), dpi=90))
+    with arranged(figure):
+        files = [save(figure, path.with_suffix(".pdf")), save(figure, path.with_suffix(".png"), dpi=90)]
     table = csv_text(series_rows(experiment, series), notes)
     record = {
         **file_record(experiment.name),

@@ -5,8 +5,9 @@ Curves differ in colour and in line style, so that a picture also reads in print
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fedprox.core.errors import RunFolderError
 from fedprox.runs.curve_axis import ROUNDS, Axis, on_axis
 from fedprox.runs.history import History
 
-__all__ = ["Picture", "curves", "run_picture", "save", "save_picture", "suite_curves"]
+__all__ = ["Picture", "arranged", "curves", "run_picture", "save", "save_picture", "suite_curves"]
 
 _PANELS = (("train_loss", "training loss"), ("test_accuracy", "test accuracy"))
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")  # Okabe and Ito
@@ -92,7 +93,8 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
     """Write a picture in the format that the ending of its name gives."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=dpi)
+        with arranged(figure):
+            figure.savefig(path, dpi=dpi)
     except OSError as error:
         raise RunFolderError(f"picture {path} cannot be written: {error.strerror}") from None
     return path
@@ -100,8 +102,24 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
 
 def save_picture(figure: Figure, folder: Path, name: str = "comparison") -> Path:
     """Write a figure as PNG, for the screen, and as PDF, for print; return the PNG."""
-    save(figure, folder / f"{name}.pdf")
-    return save(figure, folder / f"{name}.png")
+    with arranged(figure):
+        save(figure, folder / f"{name}.pdf")
+        return save(figure, folder / f"{name}.png")
+
+
+@contextlib.contextmanager
+def arranged(figure: Figure) -> Iterator[None]:
+    """Lay a figure out now and not while it is written: Matplotlib then draws it once per file, not twice."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        yield
+        return
+    engine.execute(figure)
+    figure.set_layout_engine(None)
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)
 
 
 def _plot(axes: Any, histories: Mapping[str, Sequence[History]], name: str, axis: Axis, *, band: bool) -> None:
