@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
 import optax
 import pytest
-import torch
 
 import fedprox
 from conftest import population_of
 from fedprox import solvers
 from fedprox.adapters.scipy import scipy_solver
-from fedprox.adapters.torch import from_torch
 from fedprox.core.errors import ConfigError, RunError
 from fedprox.core.trees import difference, scale, to_numpy, total
 from fedprox.methods import DeviceView, Method, Reply, Solution
-from fedprox.models import linear_regression
+from fedprox.models import Model, linear_regression
 from fedprox.population import Samples
 from fedprox.population.loaded_samples import LoadedSamples, to_backend
 from fedprox.solvers import LocalProblem
@@ -49,18 +48,24 @@ def descend(params, x, y, subproblem, budget, key):
     return params, budget
 
 
-class Line(torch.nn.Module):
-    """Least squares with parameters of the same names and shapes."""
+@cache
+def torch_parts() -> tuple[Model, Any]:
+    """Least squares with parameters of the same names and shapes, and its solver."""
+    import torch  # PyTorch takes seconds to import, which other processes of the tests need not spend
 
-    def __init__(self):
-        super().__init__()
-        self.bias, self.weight = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    from fedprox.adapters.torch import from_torch
 
-    def forward(self, x):
-        return x @ self.weight + self.bias
+    class Line(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias, self.weight = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+
+        def forward(self, x):
+            return x @ self.weight + self.bias
+
+    return from_torch(Line(), lambda outputs, y: (outputs - y) ** 2 / 2, predict=None)
 
 
-TORCH_MODEL, TORCH = from_torch(Line(), lambda outputs, y: (outputs - y) ** 2 / 2, predict=None)
 SOLVERS: dict[str, Any] = {
     "sgd": solvers.sgd(),
     "momentum": solvers.sgd(0.5),
@@ -74,13 +79,16 @@ SOLVERS: dict[str, Any] = {
     "python": solvers.opaque(descend),
     "scipy": scipy_solver(),
     "scipy newton": scipy_solver("Newton-CG"),
-    "torch": TORCH,
 }
+
+
+def solve(solver: str, local: LocalProblem) -> tuple[Any, int]:
+    return (torch_parts()[1] if solver == "torch" else SOLVERS[solver]).solve(local)
 
 
 def local_problem(solver: str, **changes: Any) -> LocalProblem:
     samples = Samples(X, Y, np.array([0, 2]))
-    model = TORCH_MODEL if solver == "torch" else linear_regression(1)
+    model = torch_parts()[0] if solver == "torch" else linear_regression(1)
     problem = Subproblem(to_backend(ANCHOR), place_mu({"b*": 0.5, "*": 2.0}, ANCHOR), to_backend(LINEAR))
     fields = {"device": 0, "round": 1, "seed": 0, "budget": 150, "batch_size": 2, "learning_rate": 0.1} | changes
     loaded = LoadedSamples.of(samples, model)
@@ -92,15 +100,15 @@ def close(found: Any, expected: Any, atol: float = 2e-3) -> None:
         np.testing.assert_allclose(np.asarray(found[name]), expected[name], atol=atol)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", [*SOLVERS, "torch"])
 def test_every_solver_finds_the_minimiser_worked_by_hand(solver):
-    found, _ = SOLVERS[solver].solve(local_problem(solver))
+    found, _ = solve(solver, local_problem(solver))
     close(found, EXACT, 3e-2 if solver == "adam" else 2e-3)  # Adam's steps do not shrink
 
 
 @pytest.mark.parametrize("solver", ["sgd", "lbfgs", "torch", "svrg"])
 def test_without_a_budget_a_device_stays_at_its_start_and_gamma_counts_from_there(solver):
-    found, steps = SOLVERS[solver].solve(local_problem(solver, budget=0))
+    found, steps = solve(solver, local_problem(solver, budget=0))
     assert steps == 0
     close(found, START, 0)
 
@@ -109,7 +117,7 @@ def test_without_a_budget_a_device_stays_at_its_start_and_gamma_counts_from_ther
         return float(np.linalg.norm(np.concatenate(slopes)))
 
     local = local_problem(solver, gamma=0.3)
-    found, steps = SOLVERS[solver].solve(local)
+    found, steps = solve(solver, local)
     assert 0 < steps < local.budget
     assert inexactness(norm(to_numpy(found)), norm(START)) <= 0.3 * (1 + 1e-4)
 
