@@ -79,7 +79,7 @@ SPLIT_FILES = SLOW_FILES - {
 }
 
 # Files whose tests wait for real clusters and federations most of the time, the longest first. They begin before all
-# others, in workers beyond the number of cores, while the rest keeps the cores busy.
+# others, one after another in workers beyond the number of cores, while the other workers keep the cores busy.
 WAITING_FILES = ("test_deploy_pace.py", "test_deploy.py", "test_ray.py", "test_attacked_federation.py")
 WAITING_WORKERS = 2
 
@@ -105,11 +105,33 @@ def group_name(nodeid: str) -> str:
     return nodeid if Path(file).name in SPLIT_FILES else file
 
 
+def does_wait(group: str) -> bool:
+    """Return whether the tests of a group wait most of the time."""
+    return Path(group.partition("::")[0]).name in WAITING_FILES
+
+
 class Groups(LoadScopeScheduling):
-    """Hands out groups of tests in their order. (`--dist loadgroup` of xdist 3.8 has no effect with pytest 9.2.)"""
+    """Hands out groups of tests in their order, those that wait to the first workers only.
+
+    (`--dist loadgroup` of xdist 3.8 has no effect with pytest 9.2.)
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return group_name(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        waiting = [name for name in self.workqueue if does_wait(name)]
+        others = [name for name in self.workqueue if not does_wait(name)]
+        takes_waiting = self.nodes.index(node) < min(WAITING_WORKERS, (len(self.nodes) + 1) // 2)
+        is_waiting = any(does_wait(name) and not all(done.values()) for name, done in self.assigned_work[node].items())
+        if waiting and (takes_waiting or not others):
+            chosen = waiting[0]
+        elif is_waiting:
+            chosen = others[-1]  # a worker gets its next group before it is free: here the shortest, which can stay
+        else:
+            chosen = others[0]
+        self.workqueue.move_to_end(chosen, last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
