@@ -26,7 +26,7 @@ from fedprox.cli import main
 from fedprox.config import part_search
 from fedprox.experiments import scheduler
 from fedprox.population import Population
-from processor_time import function_name, read_seconds
+from processor_time import seconds_of
 
 # A shell starts what runs in its background deaf to interrupts, and children inherit that; tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -99,6 +99,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return cores if config.option.markexpr == "not slow" else cores + WAITING_WORKERS
 
 
+def pytest_xdist_setupnodes() -> None:
+    """Start what forks processes of fedprox once for all workers."""
+    forked.start_template()
+
+
 def group_name(nodeid: str) -> str:
     """Return the group of a test, which runs in one process: its file, or the test alone."""
     file = nodeid.partition("::")[0]
@@ -142,12 +147,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is slow, and begin with the groups of tests that wait; then come the others, the longest first."""
-    seconds, count = read_seconds(), Counter(map(function_name, items))
+    seconds = seconds_of(items, lambda item: UNMEASURED if item.path.name in SLOW_FILES else 0.0)
     total: Counter[str] = Counter()
     groups = {}
-    for item in items:
-        name = function_name(item)
-        own = seconds.get(name, UNMEASURED if item.path.name in SLOW_FILES else 0.0) / count[name]
+    for item, own in seconds.items():
         if item.path.name in SLOW_FILES or own >= SLOW:
             item.add_marker(pytest.mark.slow)
         groups[item] = group_name(item.nodeid)

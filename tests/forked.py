@@ -61,6 +61,12 @@ def install() -> None:
         subprocess.Popen = Popen
 
 
+def start_template() -> None:
+    """Start the template now, so that the processes started from here on share it."""
+    if subprocess.Popen is Popen:
+        _template()
+
+
 class Popen(PLAIN):
     """A process, forked from the template where it can be."""
 

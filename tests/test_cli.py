@@ -97,7 +97,9 @@ def test_a_file_in_the_place_of_a_folder_is_named_and_left_alone(in_process, tmp
         (["-s", "data.name=leaf", "-s", "data.path=nowhere"], "nowhere/train must hold LEAF files"),
     ],
 )
-def test_input_that_no_run_can_use_is_an_error_of_the_input(in_process, tmp_path, command, setting, sentence):
+def test_input_that_no_run_can_use_is_an_error_of_the_input(in_process, request, tmp_path, command, setting, sentence):
+    if (command == ["compare"]) == ("data.name=leaf" in setting):
+        request.getfixturevalue("runs_here")  # the other two cases are told by processes
     done = in_process(*command, "synthetic-1-1", "-s", "rounds=1", *setting, "--out", "here", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"fedprox: {sentence}")
