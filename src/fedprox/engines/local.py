@@ -125,7 +125,8 @@ class LocalEngine(Engine):
             self._each(solved, measure, _samples)
         seconds = time.perf_counter() - clock
         averaged, summed = sums.result()
-        return replace(given, averaged=averaged, summed=summed, gamma_seconds=seconds)
+        states = given.states if groups or alone else []
+        return replace(given, averaged=averaged, summed=summed, states=states, gamma_seconds=seconds)
 
     @quiet
     def solve_versions(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
