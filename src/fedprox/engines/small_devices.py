@@ -106,7 +106,7 @@ class SmallDevices:
         self.turn = Lock()
         self.usable = _is_usable(device)
         self.lines = _most_lines(device.model) if self.usable else 0
-        self._key = to_backend(order_key(device.seed))
+        self._key = jax.device_put(order_key(device.seed))  # once: `to_backend` would compile a program for it
 
     @property
     def _solver(self) -> Any:
