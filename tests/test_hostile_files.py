@@ -70,8 +70,8 @@ def test_unsigned_numbers_beyond_63_bits_are_refused():
         ({"x": np.eye(4) * 1j}, "x must be real numbers; got complex128"),
         ({"x": np.eye(4).astype("timedelta64[s]")}, "x must be real numbers; got timedelta64"),
         ({"y": np.ones(4, complex)}, "y must be real numbers; got complex128"),
-        ({"x": np.eye(4) * 1e300}, "x must be finite numbers; device 0, row 0 is not"),
-        ({"y": np.array([0.5, 1e300, 1, 2])}, "y must be finite numbers; device 0, row 1 is not"),
+        ({"x": np.eye(4) * 1e300}, "x must be finite numbers in single precision; device 0, row 0 is not"),
+        ({"y": np.array([0.5, 1e300, 1, 2])}, "y must be finite numbers in single precision; device 0, row 1 is not"),
         ({"x": np.zeros((4, 0))}, "at least one number in an example"),
         ({"x": np.float64(3.0)}, "shapes ()"),
         ({"y": np.zeros((4, 2))}, "shapes (4, 4), (4, 2) and (4,)"),
@@ -82,7 +82,7 @@ def test_unsigned_numbers_beyond_63_bits_are_refused():
             "each of the 4 rows, true for test rows; got an array of shape (1,)",
         ),
         ({"test": np.array(["False"] * 4)}, "test must be true or false"),
-        ({"y": np.array([0, 1, 2**31 - 2, 0])}, "labels must be at most 1048575"),
+        ({"y": np.array([0, 1, 2**31 - 2, 0])}, "labels from 0 on are class numbers and must be at most 1048575"),
     ],
 )
 def test_arrays_that_would_change_silently_are_refused(tmp_path, changes, sentence):

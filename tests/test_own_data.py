@@ -405,7 +405,7 @@ def test_a_parquet_file_with_named_columns(tmp_path):
         assert population.train.of(0)[0].tolist() == expected
     with pytest.raises(DataError, match="must have the columns kind, who; who is missing"):
         read_arrow(tmp_path / "data.parquet", y_column="kind", device_column="who")
-    with pytest.raises(ConfigError, match=r"`data.x_columns` must be a list of column names; got 3"):
+    with pytest.raises(ConfigError, match=r"`data.x_columns` must be a list of column names, such as \[.*\]; got 3"):
         Config.from_dict({"data": {"name": "csv", "path": "x", "x_columns": 3}})
 
 

@@ -37,8 +37,8 @@ def test_a_fifth_of_each_device_is_test_data_and_the_split_is_drawn():
 @pytest.mark.parametrize(
     ("x", "y", "device", "sentence"),
     [
-        ([[1.0], [np.nan]], [0, 1], [0, 0], "x must be finite numbers; device 0, row 1"),
-        ([[1.0], [2.0]], [0.5, np.inf], [0, 0], "y must be finite numbers; device 0, row 1"),
+        ([[1.0], [np.nan]], [0, 1], [0, 0], "x must be finite numbers in single precision; device 0, row 1"),
+        ([[1.0], [2.0]], [0.5, np.inf], [0, 0], "y must be finite numbers in single precision; device 0, row 1"),
         ([[1.0]], [0, 1], [0, 0], "must have the same number of rows"),
         ([], [], [], "at least one"),
         ([["a"]], [0], [0], "x must be real numbers"),
@@ -186,5 +186,5 @@ def test_leaf_files_that_cannot_be_read(write_leaf, tmp_path):
 
 
 def test_a_label_that_is_too_large_is_refused_as_it_was_given():
-    with pytest.raises(DataError, match="labels must be at most 1048575; device 1, row 0 has 8589934592"):
+    with pytest.raises(DataError, match="labels from 0 on are class numbers and must be at most 1048575; device 1, row 0 has 8589934592"):
         Population.from_arrays([[1.0]] * 3, [0, 0, 2**33], [0, 0, 1], test=[False] * 3)

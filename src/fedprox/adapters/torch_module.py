@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.errors import ConfigError, DataError
+from fedprox.core.errors import ConfigError, DataError, short
 from fedprox.core.extras import needs_extra
 from fedprox.core.name_patterns import matches_any
 from fedprox.core.trees import Tree
@@ -36,7 +36,7 @@ class ModuleCopies:
 
     def __init__(self, module: nn.Module, losses: Loss, predict: Predict | None, device: str) -> None:
         if not isinstance(module, nn.Module):
-            raise ConfigError(f"`module` must be a torch.nn.Module; got {type(module).__name__}")
+            raise ConfigError(f"`module` must be a torch.nn.Module, not a class; got {short(module)}")
         try:
             self.device = torch.device(device)
             self.module = copy.deepcopy(module).to(self.device)

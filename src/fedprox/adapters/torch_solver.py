@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fedprox.adapters.torch_module import ModuleAt, ModuleCopies
-from fedprox.core.errors import ConfigError
+from fedprox.core.errors import ConfigError, short
 from fedprox.core.extras import needs_extra
+from fedprox.core.own_code import own_code
 from fedprox.core.trees import Tree, to_numpy
 from fedprox.solvers.python_callable import solver_key
 from fedprox.solvers.solver import LocalProblem
@@ -36,10 +37,16 @@ def build_solver(copies: ModuleCopies, optimiser: Optimiser, transform: Transfor
     PyTorch's steps are those of `fedprox.solvers.sgd`: v <- m v + g and w <- w - eta v, or g + m v with Nesterov.
     Dampening would change the count.
     """
+    if not callable(optimiser) or isinstance(optimiser, torch.optim.Optimizer):
+        raise ConfigError(
+            f"`optimiser` must be a class, such as torch.optim.SGD, or a function of parameters and lr: each device "
+            f"has its own; got {short(optimiser)}"
+        )
     kind = getattr(optimiser, "func", optimiser)  # of a functools.partial
-    solver = TorchSolver(f"torch.{kind.__name__}", copies, optimiser, transform)
+    solver = TorchSolver(f"torch.{getattr(kind, '__name__', type(kind).__name__)}", copies, optimiser, transform)
     rate = 0.25
-    made = optimiser([torch.zeros(1, requires_grad=True)], lr=rate)
+    with own_code("`optimiser`, called with parameters and lr,", ConfigError):
+        made = optimiser([torch.zeros(1, requires_grad=True)], lr=rate)
     if type(made) is not torch.optim.SGD:
         return solver
     if made.defaults["dampening"]:

@@ -38,6 +38,7 @@ from fedprox.config.part_keys import GROUPS, REQUIRED, Key, part_keys, passed_al
 from fedprox.config.part_search import add_current_folder, is_command
 from fedprox.core.errors import ConfigError, nearest
 from fedprox.core.extras import MissingExtraError, extra_of_module
+from fedprox.core.own_code import own_code
 
 __all__ = ["build_part", "builtin_names", "capability", "check_kind", "find_part", "is_builtin"]
 
@@ -103,18 +104,36 @@ def build_part(
     if not returns_part(group, value):
         return functools.partial(value, **arguments) if arguments else value
     first = [] if GROUPS[group].is_function else [given[key] for key in GROUPS[group].first]
-    try:
+    if name in BUILTIN[group]:
         return value(*first, **arguments)
-    except TypeError:
-        _check_call(value, first, arguments, field, name)
-        raise
+    _check_call(value, first, arguments, field, name, group)
+    with own_code(f"`{field}` = {name!r}", ConfigError):
+        part = value(*first, **arguments)
+    if GROUPS[group].is_function and not callable(part):
+        first_ones = ", ".join(GROUPS[group].first)
+        raise ConfigError(
+            f"`{field}` must name a function of {first_ones}, or a callable that returns one; got {name!r}, which "
+            f"gives {type(part).__name__}"
+        )
+    return part
 
 
-def _check_call(value: Any, first: Sequence[Any], arguments: Mapping[str, Any], field: str, name: str) -> None:
-    """Refuse a callable that needs more than its keys."""
+def _check_call(
+    value: Any, first: Sequence[Any], arguments: Mapping[str, Any], field: str, name: str, group: str
+) -> None:
+    """Refuse a callable that needs more than its keys, or does not take its first arguments."""
     try:
-        inspect.signature(value).bind(*first, **arguments)
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # of a callable that is compiled
+        return
+    try:
+        signature.bind(*first, **arguments)
     except TypeError as error:
+        if first and "too many positional" in str(error):
+            raise ConfigError(
+                f"`{field}` must name a callable whose first arguments are {', '.join(GROUPS[group].first)}; got "
+                f"{name!r}"
+            ) from None
         raise ConfigError(
             f"`{field}` must name a part whose arguments are settings or have defaults ({error}: give it a default); "
             f"got {name!r}"

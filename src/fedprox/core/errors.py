@@ -78,6 +78,7 @@ def short(value: object) -> str:
         text = repr(value)
     except ValueError:  # an integer with more digits than Python prints
         text = f"a number of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
+    text = " ".join(text.split()) if "\n" in text else text  # of an array
     return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
 
 

@@ -8,5 +8,5 @@ from pydantic import Field
 
 __all__ = ["Columns"]
 
-Columns = Annotated[tuple[str, ...], Field(description="a list of column names")]
+Columns = Annotated[tuple[str, ...], Field(description='a list of column names, such as ["a", "b"]')]
 """Names of columns, as TOML gives them: a list of text."""

@@ -44,6 +44,11 @@ def read_csv(
     try:
         with reading(path, "a readable CSV file"):
             table = read_columns(Path(path))
+        if "" in table and not x_columns:  # otherwise the numbers of the rows would be a feature
+            raise DataError(
+                "its columns must have names, and one has none (the index of a DataFrame?): name it, write the file "
+                "with index=False, or list the features in `data.x_columns`"
+            )
         return Population.from_frame(
             table, list(x_columns), y_column, device_column or None, test=test_column or None, seed=seed
         )
@@ -63,16 +68,20 @@ def read_columns(path: Path) -> dict[str, NDArray[Any]]:
     except OSError as error:
         raise DataError(f"it cannot be read: {error.strerror or error}") from None
     except (UnicodeDecodeError, csv.Error, EOFError, zlib.error) as error:
-        raise DataError(f"it is not a readable CSV file in UTF-8: {error}") from None
+        hint = ": save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+        raise DataError(f"it is not a readable CSV file in UTF-8: {error}{hint}") from None
     rows = [row for row in rows if row]
     if len(rows) < 2:
         raise DataError("it must have a head line with the names of its columns, and rows below it")
     names = [name.strip() for name in rows[0]]
+    if len(names) == 1 and (other := [mark for mark in ";\t" if mark in names[0]]):
+        raise DataError(f"its columns must be separated by commas; its head line has {other[0]!r}: {names[0][:40]!r}")
     if repeated := [name for name in names if names.count(name) > 1]:
         raise DataError(f"its columns must have different names; {repeated[0]!r} is there twice")
     for number, row in enumerate(rows[1:], 2):
         if len(row) != len(names):
-            raise DataError(f"every row must have {len(names)} entries, as the head line; line {number} has {len(row)}")
+            entries = "one entry" if len(names) == 1 else f"{len(names)} entries"
+            raise DataError(f"every row must have {entries}, as the head line; line {number} has {len(row)}")
     return {name: _typed([row[place].strip() for row in rows[1:]]) for place, name in enumerate(names)}
 
 

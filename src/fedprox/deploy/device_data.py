@@ -42,7 +42,7 @@ class DeviceData:
         (7, 2)
         """
         labels = np.asarray(y)  # of one device alone, so that numbering them would differ from device to device
-        classes = int(labels.max()) + 1 if labels.dtype.kind in "iu" and len(labels) else None
+        classes = max(int(labels.max()) + 1, 1) if labels.dtype.kind in "iu" and len(labels) else None
         owner = np.zeros(len(labels), int)
         return cls(device, Population.from_arrays(x, labels, owner, test=test, seed=seed, classes=classes))
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedprox.core.compilation import compiled
 from fedprox.core.errors import RunError
+from fedprox.core.own_code import is_library_code, own_code
 from fedprox.core.randomness import Purpose
 from fedprox.core.trees import Tree, quiet, scale, squared_distance, to_numpy
 from fedprox.engines.deadline import Deadline, TimedProblem
@@ -174,7 +175,15 @@ class DeviceSide:
             ahead=self.ahead,
             start_at=start,
         )
-        return Work(local, *self.solver_for(device).solve(local))
+        solver = self.solver_for(device)
+        if is_library_code(solver):
+            return Work(local, *solver.solve(local))
+        where = f"solver {solver.name} on device {device} in round {round}"
+        with own_code(where):
+            answer = solver.solve(local)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise RunError(f"{where} must return (params, steps); got {type(answer).__name__}")
+        return Work(local, *answer)
 
     def warm_up(self, params: Tree) -> None:
         """Compile what a round needs by letting one device take one step, which is discarded."""

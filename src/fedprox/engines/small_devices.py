@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -41,7 +40,7 @@ from fedprox.solvers.device_groups import (
 )
 from fedprox.solvers.subproblem import Subproblem
 
-__all__ = ["GroupReply", "GroupSums", "Rows", "SmallDevices"]
+__all__ = ["GroupReply", "GroupSums", "SmallDevices"]
 
 _MOST_STEPS = 256  # of a device: after that its steps take longer than a call
 _MOST_SAMPLES = 512  # of a device: to rank more would take long
@@ -67,28 +66,21 @@ class GroupReply(NamedTuple):
         return list(map(Received, *columns))
 
 
-class Rows(NamedTuple):
-    """The samples of some devices."""
-
-    begins: NDArray[np.int64]
-    samples: NDArray[np.int64]  # their number
-
-
 class GroupSums(NamedTuple):
     """Adds up what small devices of a round reply, for pieces of its list."""
 
     program: Callable[..., Any]
     problem: Subproblem
-    rates: NDArray[np.float32]
+    rates: jax.Array
     data: GroupData  # with places for all devices of the round
     weights: NDArray[np.float32]
     lines: int  # of one call
 
-    def call(self, begin: int, count: int) -> Callable[[], Tree]:
-        """Return the call that gives the sum over `count` positions from `begin` on; those not asked add zero."""
+    def of(self, begin: int, count: int) -> Tree:
+        """Return the sum over `count` positions from `begin` on, along the tree; those not asked add zero."""
         own = slice(begin, begin + self.lines)
         data = self.data._replace(places=self.data.places[own], devices=np.int32(count))
-        return partial(self.program, self.problem, self.rates, data, self.weights[own])
+        return to_numpy(self.program(self.problem, self.rates, data, self.weights[own]))
 
 
 class SmallDevices:
@@ -106,26 +98,19 @@ class SmallDevices:
         self.turn = Lock()
         self.usable = _is_usable(device)
         self.lines = _most_lines(device.model) if self.usable else 0
-        self._key = jax.device_put(order_key(device.seed))  # once: `to_backend` would compile a program for it
+        self._key = to_backend(order_key(device.seed))
 
     @property
     def _solver(self) -> Any:
         """The solver that all devices share."""
         return self._device.solver_for(0)
 
-    def rows(self, tasks: TaskList) -> Rows:
-        """Return where the samples of the devices are."""
-        offsets = self._device.samples.offsets
-        begins = offsets[tasks.devices]
-        return Rows(begins, offsets[tasks.devices + 1] - begins)
-
-    def takes(self, tasks: TaskList, rows: Rows) -> NDArray[np.bool_]:
+    def takes(self, tasks: TaskList) -> NDArray[np.bool_]:
         """Return which devices are small, of those that are asked."""
-        most = int(rows.samples.max(initial=0))
-        if most <= _MOST_SAMPLES and most + int(tasks.budgets.max(initial=0)) <= _MOST_STEPS:
-            return tasks.asked  # no epoch has more steps than samples
-        begun = steps_begun(rows.samples, self._device.batch_size, tasks.budgets)
-        small: NDArray[np.bool_] = (begun <= _MOST_STEPS) & (rows.samples <= _MOST_SAMPLES)
+        side = self._device
+        samples = side.samples.offsets[tasks.devices + 1] - side.samples.offsets[tasks.devices]
+        begun = steps_begun(samples, side.batch_size, tasks.budgets)
+        small: NDArray[np.bool_] = (begun <= _MOST_STEPS) & (samples <= _MOST_SAMPLES)
         return tasks.asked & small
 
     def first_broadcast(self, params: Tree) -> Broadcast:
@@ -152,19 +137,24 @@ class SmallDevices:
             most //= 2
         return most
 
-    def add_up(self, tasks: TaskList, rows: Rows, broadcast: Broadcast) -> GroupSums:
-        """Return what adds up the replies of small devices, where they can be added up."""
+    def add_up(self, tasks: TaskList, broadcast: Broadcast) -> GroupSums | None:
+        """Return what adds up the devices' replies in groups; None where each reply must be seen."""
+        if not self.adds_up(broadcast):
+            return None
         side, lines = self._device, _MOST_ADDED
-        columns = (*rows, tasks.steps, 0, broadcast.round, tasks.devices)
-        places = group_places(*columns, len(tasks) + lines)
+        begins = side.samples.offsets[tasks.devices]
+        samples = side.samples.offsets[tasks.devices + 1] - begins
+        steps = np.where(tasks.asked, tasks.budgets, 0)
+        places = group_places(begins, samples, steps, 0, broadcast.round, tasks.devices, len(tasks) + lines)
         weights = np.zeros(len(places), np.float32)
         weights[: len(tasks)] = tasks.weights
         data = GroupData(side.loaded.x, side.loaded.y, self._key, places, np.int32(0))
-        return GroupSums(self._program(group_sum_program), *self._common([broadcast]), data, weights, lines)
+        problem, rates = to_backend(self._common([broadcast]))
+        return GroupSums(self._program(group_sum_program), problem, rates, data, weights, lines)
 
-    def fits_one_call(self, steps: int) -> bool:
-        """Return whether so many steps take no longer than one call may."""
-        return steps * self._device.batch_size <= _AT_ONCE
+    def fits_one_call(self, tasks: TaskList) -> bool:
+        """Return whether the devices' steps take no longer than one call may."""
+        return int(tasks.budgets.sum()) * self._device.batch_size <= _AT_ONCE
 
     def _program(self, program_of: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
         return program_of(self._device.model, self._solver, self._device.batch_size, _MOST_STEPS)
@@ -223,7 +213,8 @@ class SmallDevices:
     ) -> Iterator[tuple[Any, int]]:
         """Yield the arguments of the program's calls, and how many devices each is for."""
         side, devices, steps = self._device, tasks.devices, tasks.budgets
-        begins, samples = self.rows(tasks)
+        begins = side.samples.offsets[devices]
+        samples = side.samples.offsets[devices + 1] - begins
         rounds = np.array([each.round for each in broadcasts], np.int64)[versions]
         for part in self._parts(steps_begun(samples, side.batch_size, steps)):
             used, own_version = np.unique(versions[part], return_inverse=True)

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from fedprox.config import MeasureConfig
 from fedprox.config.parts import find_part
 from fedprox.core.compilation import compiled
-from fedprox.core.errors import ConfigError, RunError
+from fedprox.core.errors import ConfigError, RunError, short
 from fedprox.core.metric_columns import RESERVED_NAMES
+from fedprox.core.own_code import own_code
 from fedprox.core.trees import Tree
 from fedprox.models import Model
 from fedprox.population import Population
@@ -54,7 +55,8 @@ class Metrics:
         y, predictions = np.asarray(self._samples.y), self._predictions(self._predict, params, own or {})
         found: dict[str, float | None] = {}
         for name, metric in self._metrics.items():
-            value = metric(y, predictions)
+            with own_code(f"the metric {name!r}"):
+                value = metric(y, predictions)
             named = (
                 {f"{name}_{key}": each for key, each in value.items()} if isinstance(value, Mapping) else {name: value}
             )
@@ -84,6 +86,8 @@ def build_metrics(config: MeasureConfig, given: Mapping[str, Metric] | None = No
         if not callable(metric):
             raise ConfigError(f"`measure.metrics` must name functions of labels and predictions; got {name!r}")
         _add(metrics, name.rpartition(":")[2].rpartition(".")[2], metric)
+    if given is not None and not isinstance(given, Mapping):
+        raise ConfigError(f"`metrics` must be a dict of functions by name; got {short(given)}")
     for name, metric in (given or {}).items():
         if not callable(metric):
             raise ConfigError(f"`metrics` must hold functions of labels and predictions; got {metric!r} for {name!r}")

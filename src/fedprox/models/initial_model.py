@@ -15,6 +15,7 @@ from fedprox.core.files import read_tensors
 from fedprox.core.randomness import Purpose, words
 from fedprox.core.trees import Tree, is_finite, to_numpy, unflatten_names
 from fedprox.models import Model
+from fedprox.models.model_check import checked_params
 from fedprox.models.softmax_regression import glorot_start
 
 __all__ = ["initial_params"]
@@ -27,7 +28,7 @@ def initial_params(config: Config, model: Model, labels: Sequence[Any] | None = 
     """
     key_words = words(1, config.seed, Purpose.INITIAL_MODEL).view(np.uint32)
     key = jax.random.wrap_key_data(jax.numpy.asarray(key_words))
-    params = to_numpy(model.init(key))
+    params = checked_params(model, key)
     if config.compat.initial == "released" and model.name == "softmax_regression":
         params = to_numpy(glorot_start(key, params))
     if not config.model.init:

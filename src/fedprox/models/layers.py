@@ -25,6 +25,7 @@ __all__ = [
     "init_convolution",
     "init_dense",
     "max_pool",
+    "to_images",
 ]
 
 Start = Literal["he", "fan_in"]
@@ -86,13 +87,19 @@ def max_pool(image: jax.Array) -> jax.Array:
     return jnp.maximum(rows[..., :channels], rows[..., channels:])
 
 
+def to_images(x: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
+    """Return a batch of examples as images (batch, height, width, channels) of floating-point numbers."""
+    image = x.reshape(len(x), *shape)
+    return image if jnp.issubdtype(image.dtype, jnp.floating) else image.astype(jnp.float32)
+
+
 def image_shape(model: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
     """Return (height, width, channels) of examples of a shape; refuse what is not an image of `least` x `least` pixels.
 
     >>> image_shape("cnn", (784,), least=4), image_shape("cnn", (32, 32, 3), least=4)
     ((28, 28, 1), (32, 32, 3))
     """
-    found = shape
+    found = (shape,) if isinstance(shape, int) else tuple(shape)
     if len(found) == 1 and math.isqrt(found[0]) ** 2 == found[0]:
         found = (math.isqrt(found[0]),) * 2
     if len(found) == 2:
@@ -100,9 +107,19 @@ def image_shape(model: str, shape: tuple[int, ...], least: int) -> tuple[int, in
     if len(found) != 3 or min(found[:2]) < least:
         raise ConfigError(
             f"`model.name` = {model!r} must be used with images of at least {least} x {least} pixels, as (height, "
-            f"width), (height, width, channels) or one row of a square image; got examples of {shape}"
+            f"width), (height, width, channels) or one row of a square image; got examples of {shape}{_hint(found)}"
         )
     return found[0], found[1], found[2]
+
+
+def _hint(shape: tuple[int, ...]) -> str:
+    """Return the hint for images whose channels come first, as in PyTorch.
+
+    >>> _hint((3, 32, 32))
+    ': move the channels to the end, np.moveaxis(x, 1, -1)'
+    """
+    is_first = len(shape) == 3 and shape[0] <= 4 < min(shape[1:])
+    return ": move the channels to the end, np.moveaxis(x, 1, -1)" if is_first else ""
 
 
 def _init(key: jax.Array, shape: tuple[int, ...], inputs: int, start: Start) -> Tree:

@@ -20,6 +20,7 @@ from fedprox.models.layers import (
     image_shape,
     init_convolution,
     init_dense,
+    to_images,
 )
 from fedprox.models.model import Model, classifier
 
@@ -48,7 +49,7 @@ def lenet(shape: tuple[int, ...], classes: int) -> Model:
         }
 
     def scores(params: Tree, x: jax.Array) -> jax.Array:
-        inner = convolved(params, x.reshape(len(x), height, width, depth)).reshape(len(x), -1)
+        inner = convolved(params, to_images(x, (height, width, depth))).reshape(len(x), -1)
         for layer in ("dense1", "dense2"):
             inner = jax.nn.relu(apply_dense(params[layer], inner))
         return apply_dense(params["output"], inner)

@@ -7,6 +7,7 @@ loss.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.errors import ConfigError
+from fedprox.core.errors import ConfigError, short
 from fedprox.core.name_patterns import matches_any
 from fedprox.core.trees import Tree, map_names
 from fedprox.models.host_model import HostModel
@@ -102,7 +103,15 @@ class Model:
 def checked_model(model: Any) -> Model:
     """Return a model; refuse what is not a `Model`, and name the function that converts it."""
     if isinstance(model, Model):
+        for name in ("init", "loss", "predict"):
+            function = getattr(model, name)
+            if not callable(function) and not (name == "predict" and function is None):
+                raise ConfigError(f"`{name}` of a model must be a function; got {short(function)}")
         return model
+    if model is Model or isinstance(model, str) or inspect.isroutine(model):
+        raise ConfigError(f"`model` must be a fedprox.Model; got {short(model)}{_hint(model)}")
+    if inspect.isclass(model):
+        raise ConfigError(f"`model` must be a fedprox.Model; got the class {model.__qualname__}, not an object of it")
     package = type(model).__module__
     bases = {base.__module__.partition(".")[0] for base in type(model).__mro__}
     name = f"{package}.{type(model).__qualname__}"
@@ -110,6 +119,13 @@ def checked_model(model: Any) -> Model:
         if library in bases:
             raise ConfigError(f"`model` must be a fedprox.Model; got the module {name}, make one of it with {function}")
     raise ConfigError(f"`model` must be a fedprox.Model; got {name}")
+
+
+def _hint(model: Any) -> str:
+    """Return what to do about a name or a function in place of a model."""
+    if isinstance(model, str):
+        return f": name a built-in one in the config, {{'model': {{'name': {model!r}}}}}"
+    return ": call it" if inspect.isroutine(model) else ": make one, Model(name, init, loss, predict)"
 
 
 _ADAPTERS = {

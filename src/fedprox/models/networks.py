@@ -8,7 +8,7 @@ import jax
 
 from fedprox.core.trees import Tree
 from fedprox.models.draws import keys
-from fedprox.models.layers import apply_dense, convolve_and_pool, image_shape, init_convolution, init_dense
+from fedprox.models.layers import apply_dense, convolve_and_pool, image_shape, init_convolution, init_dense, to_images
 from fedprox.models.model import Model, classifier
 
 __all__ = ["cnn", "mlp"]
@@ -51,7 +51,7 @@ def cnn(shape: tuple[int, ...], classes: int, channels: tuple[int, int] = (16, 3
         }
 
     def scores(params: Tree, x: jax.Array) -> jax.Array:
-        image = x.reshape(len(x), height, width, depth)
+        image = to_images(x, (height, width, depth))
         for layer in ("conv1", "conv2"):
             image = convolve_and_pool(params[layer], image)
         return apply_dense(params["output"], image.reshape(len(x), -1))

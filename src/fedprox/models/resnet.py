@@ -22,7 +22,7 @@ from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
 from fedprox.models.draws import constant, keys
 from fedprox.models.group_norm import group_norm
-from fedprox.models.layers import apply_dense, image_shape, init_convolution, init_dense
+from fedprox.models.layers import apply_dense, image_shape, init_convolution, init_dense, to_images
 from fedprox.models.model import Model, classifier
 
 __all__ = ["resnet"]
@@ -62,7 +62,7 @@ def resnet(shape: tuple[int, ...], classes: int, layers: int = 20) -> Model:
         return params
 
     def scores(params: Tree, x: jax.Array) -> jax.Array:
-        image = jax.nn.relu(_convolve(params["first"], x.reshape(len(x), height, width, depth)))
+        image = jax.nn.relu(_convolve(params["first"], to_images(x, (height, width, depth))))
         for stage in range(1, len(_STAGES) + 1):
             for block in range(1, blocks + 1):
                 stride = 2 if stage > 1 and block == 1 else 1

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedprox.config import DevicesConfig
 from fedprox.config.parts import build_part
 from fedprox.core.errors import RunError
+from fedprox.core.own_code import own_code
 from fedprox.core.randomness import Purpose
 from fedprox.participation.clock.availability import Here
 from fedprox.participation.known_devices import KnownDevice
@@ -45,7 +46,9 @@ def choose_cohort(
     """
     view = SamplingView(round, config.per_round, offsets, seed, known or {}, purpose, here, losses, seconds)
     name = config.sampling if sampler is None else getattr(sampler, "__qualname__", type(sampler).__qualname__)
-    chosen = (sampler or build_part("samplers", "devices.sampling", config, {"seed": seed}))(view)
+    choose = sampler or build_part("samplers", "devices.sampling", config, {"seed": seed})
+    with own_code(f"the sampler {name!r}"):
+        chosen = choose(view)
     return chosen if isinstance(chosen, Cohort) else listed(_checked(chosen, name, view), offsets)
 
 

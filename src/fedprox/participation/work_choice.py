@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedprox.config import Config
 from fedprox.config.parts import build_part
 from fedprox.core.errors import RunError
+from fedprox.core.own_code import own_code
 from fedprox.participation.budget import steps_per_epoch
 from fedprox.participation.own_choices import SystemsModel
 from fedprox.participation.sampling import Cohort
@@ -41,7 +42,8 @@ def give_work(config: Config, cohort: Cohort, *, round: int, systems: SystemsMod
             config.systems.model,
             build_part("systems", "systems.model", config.systems, {"seed": config.seed}),
         )
-    given = model(view)
+    with own_code(f"the systems model {name!r}"):
+        given = model(view)
     return given if isinstance(given, Workload) else _checked(given, name, view)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedprox.core.errors import DataError
+from fedprox.population.given_arrays import decoded, to_array
 
 __all__ = ["Labels", "decode", "encode", "is_missing"]
 
@@ -74,13 +75,13 @@ def _is_one_hot(values: NDArray[Any]) -> bool:
 
 def _plain(y: ArrayLike) -> NDArray[Any]:
     """Return y as numbers, booleans or text; refuse rows without a label and mixed kinds."""
-    values = np.atleast_1d(np.asarray(y))
+    values = np.atleast_1d(to_array(y, "y"))
     if values.dtype.kind == "f" and np.isnan(values).any():
         _refuse_missing(int(np.isnan(values.reshape(len(values), -1)).any(axis=1).argmax()))
     if values.dtype.kind in "biufUc":
         return values
     if values.dtype.kind == "S":
-        return np.char.decode(values, "utf-8")
+        return decoded(values, "y")
     if values.dtype.kind in "mM":
         return values.astype(str)
     items = values.tolist()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedprox.core.errors import DataError
+from fedprox.population.given_arrays import decoded, numbers, to_array
 from fedprox.population.labels import encode, is_missing
 from fedprox.population.row_checks import checked_rows
 from fedprox.population.samples import Samples
@@ -20,6 +21,8 @@ from fedprox.population.table import read_table
 __all__ = ["Population"]
 
 Array = NDArray[Any]
+
+_MOST_CLASSES = 2**20
 
 
 class RowCheck(Protocol):
@@ -138,12 +141,13 @@ class Population:
         >>> population.devices, population.name(0), population.train.size(1)
         (2, 'a', 2)
         """
-        x = np.asarray(x)
+        x = numbers(to_array(x, "x"), "x")
         if classes is None and labels is None:
             y, labels = encode(y)
         else:
-            y, classes = np.asarray(y), len(labels) if labels is not None else classes
-        device = np.full(len(x) if x.ndim else 0, "all") if device is None else np.asarray(device)
+            labels = None if labels is None else tuple(labels)
+            y, classes = _class_numbers(y, classes, labels)
+        device = np.full(len(x) if x.ndim else 0, "all") if device is None else to_array(device, "device")
         if x.ndim == 0 or y.ndim != 1 or device.ndim != 1:
             raise DataError(
                 f"x must have a row, y a label or number and device a name for each example; got arrays of shapes "
@@ -151,7 +155,7 @@ class Population:
             )
         device = _named(device)
         if device.dtype.kind not in "iufbUS":
-            raise DataError(f"device must be numbers or names; got {device.dtype}")
+            raise DataError(f"device must be numbers or names; got {device.dtype}: convert them to text")
         if not len(x) == len(y) == len(device) or len(x) == 0:
             raise DataError(
                 f"x, y and device must have the same number of rows, at least one; "
@@ -160,6 +164,8 @@ class Population:
         names, owner = np.unique(device, return_inverse=True)
         order = np.argsort(owner, kind="stable")
         offsets = _offsets(np.bincount(owner, minlength=len(names)))
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
+            raise DataError(f"seed must be an integer >= 0, below 2^63; got {seed!r}")
         if test is not None and np.shape(test) != (len(x),):
             raise DataError(
                 f"test must have one entry for each of the {len(x)} rows, true for test rows; got an array of shape "
@@ -173,7 +179,7 @@ class Population:
             is_test,
             names=[str(name) for name in names],
             classes=classes if labels is None else len(labels),
-            labels=None if labels is None else tuple(labels),
+            labels=labels,
         )
 
     @classmethod
@@ -236,7 +242,32 @@ def _named(device: Array) -> Array:
             f"device must name a device in every row; row {missing.index(True)} has none: drop such rows or give "
             f"them a device"
         )
-    return device.astype(str) if device.dtype.kind == "O" else device
+    if device.dtype.kind == "S":
+        return decoded(device, "device")
+    if device.dtype.kind != "O":
+        return device
+    kinds = {isinstance(item, str) for item in device.tolist()}
+    names = device.astype(str)
+    if len(kinds) > 1 and len(np.unique(names)) < len(set(device.tolist())):
+        raise DataError("device must be of one kind, or '1' and 1 are two; got text and numbers: convert them to text")
+    return names
+
+
+def _class_numbers(y: Any, classes: Any, labels: tuple[Any, ...] | None) -> tuple[Array, int]:
+    """Return y and the number of classes, where y is given as class numbers."""
+    y = to_array(y, "y")
+    if labels is not None:
+        if classes not in (None, len(labels)):
+            raise DataError(f"classes must be {len(labels)}, the number of labels given; got {classes!r}")
+        if not labels or len(set(labels)) != len(labels):
+            raise DataError(f"labels must name each class once; got {list(labels)!r}")
+        classes = len(labels)
+    if isinstance(classes, bool) or not isinstance(classes, (int, np.integer)) or not 1 <= classes <= _MOST_CLASSES:
+        raise DataError(f"classes must be an integer from 1 to {_MOST_CLASSES}; got {classes!r}")
+    if y.dtype.kind not in "iu":
+        kind = "text" if y.dtype.kind in "USO" else y.dtype
+        raise DataError(f"y must be class numbers, integers, where classes= or labels= is given; got {kind}")
+    return y, int(classes)
 
 
 def _offsets(sizes: Array) -> NDArray[np.int64]:
@@ -248,5 +279,7 @@ def _flags(values: Array) -> NDArray[np.bool_]:
     if values.dtype == bool:
         return values
     if values.dtype.kind not in "iuf" or not np.isin(values, (0, 1)).all():
-        raise DataError(f"test must be true or false (or 1 or 0) for each row; got {values.dtype} with other values")
+        raise DataError(
+            f"test must be true or false (or 1 or 0) for each row; got others, such as {values[:1].tolist()}"
+        )
     return values.astype(bool)

@@ -7,6 +7,7 @@ on, and no test sample is lost.
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,13 @@ def repartition(
 
 def _check(population: Population, partition: str, devices: int, concentration: float, classes: int) -> None:
     rows = len(population.train)
+    for key, value, kind, words in (
+        ("devices", devices, numbers.Integral, "an integer"),
+        ("concentration", concentration, numbers.Real, "a number"),
+        ("classes_per_device", classes, numbers.Integral, "an integer"),
+    ):
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise ConfigError(f"`data.{key}` must be {words}; got {value!r}")
     if partition not in PARTITIONS:
         raise ConfigError(f"`data.partition` must be one of {', '.join(PARTITIONS)}; got {partition!r}")
     if not 1 <= devices <= rows:

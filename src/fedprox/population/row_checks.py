@@ -32,7 +32,8 @@ def checked_rows(
         return f"device {names[device]}, row {row - int(offsets[device])}"
 
     if x.dtype.kind not in "iufb":  # complex numbers and durations are numbers for NumPy too
-        raise DataError(f"x must be real numbers; got {x.dtype}")
+        kind = "text" if x.dtype.kind in "US" else x.dtype
+        raise DataError(f"x must be real numbers; got {kind}")
     if 0 in x.shape[1:]:
         raise DataError(f"x must have at least one number in an example; got examples of shape {x.shape[1:]}")
     if x.dtype.kind in "iu":
@@ -46,23 +47,27 @@ def checked_rows(
             x = x.astype(np.float32, copy=False)
         finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
         if not finite.all():
-            raise DataError(f"x must be finite numbers; {where(int(finite.argmin()))} is not")
+            raise DataError(f"x must be finite numbers in single precision; {where(int(finite.argmin()))} is not")
     if y.dtype.kind in "iub":
         if len(y) and y.min() < 0:
             raise DataError(f"labels must be integers >= 0; {where(int(y.argmin()))} has {y.min()}")
         if len(y) and y.max() > _LARGEST:
-            raise DataError(f"labels must be at most {_LARGEST}; {where(int(y.argmax()))} has {y.max()}")
+            raise DataError(
+                f"labels from 0 on are class numbers and must be at most {_LARGEST}; {where(int(y.argmax()))} has "
+                f"{y.max()}: give them as text, which is numbered"
+            )
         if classes and len(y) and y.max() >= classes:
             raise DataError(
                 f"labels must be below {classes}, the number of classes; {where(int(y.argmax()))} has {y.max()}"
             )
         return x, y.astype(np.int32, copy=False)
     if y.dtype.kind != "f":
-        raise DataError(f"y must be real numbers; got {y.dtype}")
+        kind = "text" if y.dtype.kind in "US" else y.dtype
+        raise DataError(f"y must be real numbers; got {kind}")
     with np.errstate(over="ignore"):
         y = y.astype(np.float32, copy=False)
     if not np.isfinite(y).all():
-        raise DataError(f"y must be finite numbers; {where(int(np.isfinite(y).argmin()))} is not")
+        raise DataError(f"y must be finite numbers in single precision; {where(int(np.isfinite(y).argmin()))} is not")
     return x, y
 
 

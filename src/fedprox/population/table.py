@@ -6,13 +6,15 @@ Polars), as `column_names` (Arrow, Hugging Face) or as its keys. None of these l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.errors import DataError, nearest
+from fedprox.core.errors import DataError, nearest, short
+from fedprox.population.given_arrays import to_array
+from fedprox.population.labels import is_missing
 
 __all__ = ["Table", "feature_columns", "read_table"]
 
@@ -55,6 +57,8 @@ def read_table(
         if name not in names:
             hint = nearest(name, names) or _HINTS.get(role, "")
             raise DataError(f"there must be a column {name!r} for {role}; got {_listed(names)}{hint}")
+    if y in ([x] if isinstance(x, str) else list(x)):
+        raise DataError(f"x must not have the labels among its columns; got {y!r} for both x and y")
     features = feature_columns(table, x, list(roles.values()))
     marks = None if test is None else _truth(_column(table, test), test)
     whose = _column(table, device) if device else None
@@ -67,9 +71,14 @@ def feature_columns(table: Any, x: Columns, others: Sequence[str]) -> NDArray[An
     if isinstance(x, str):
         return _stacked(table, x, names)
     chosen = list(x) or [name for name in names if name not in others]
+    if repeated := [name for name in chosen if chosen.count(name) > 1]:
+        raise DataError(f"x must name each column once; {repeated[0]!r} is there twice")
     if not chosen:
         raise DataError(f"there must be columns for x beside {', '.join(others)}; got {_listed(names)}")
-    return np.stack([_numbers(table, name, names) for name in chosen], axis=1)
+    columns = [_numbers(table, name, names) for name in chosen]
+    if len(lengths := {len(column) for column in columns}) > 1:
+        raise DataError(f"the columns of x must have one length; got {', '.join(map(str, sorted(lengths)))} rows")
+    return np.stack(columns, axis=1)
 
 
 def _class_names(table: Any, y: str) -> tuple[str, ...] | None:
@@ -80,6 +89,8 @@ def _class_names(table: Any, y: str) -> tuple[str, ...] | None:
 
 
 def _names(table: Any) -> list[str]:
+    if hasattr(table, "collect_schema") and hasattr(table, "collect"):
+        raise DataError(f"a table must have its rows in memory; got {type(table).__name__}: collect() it first")
     for attribute in ("column_names", "columns"):
         if (found := getattr(table, attribute, None)) is not None:
             if isinstance(found, Mapping):
@@ -91,31 +102,46 @@ def _names(table: Any) -> list[str]:
                     f"a data set must have a length, so that it can be divided; got {type(table).__name__}: load it "
                     f"without streaming, or use `fedprox.data.read_iterator`"
                 )
-            return [str(name) for name in found]
+            return _checked(found)
     if isinstance(table, Mapping):
-        return [str(name) for name in table]
+        return _checked(table)
     raise DataError(
         f"a table must have named columns: a DataFrame, an Arrow table, a Hugging Face data set or a dict of arrays; "
         f"got {type(table).__name__}"
     )
 
 
+def _checked(names: Iterable[Any]) -> list[str]:
+    """Return the names of the columns; each must be text, and there once."""
+    found = list(names)
+    for name in found:
+        if not isinstance(name, str):
+            raise DataError(
+                f"the columns of a table must have text as their names; got {name!r}: rename them, such as with "
+                f"frame.columns = frame.columns.map(str)"
+            )
+        if found.count(name) > 1:
+            raise DataError(f"the columns of a table must have different names; {name!r} is there twice")
+    return found
+
+
 def _column(table: Any, name: str) -> NDArray[Any]:
     column = table[name]
     convert = getattr(column, "to_numpy", None)
-    return np.asarray(convert() if convert is not None else column)
+    return to_array(convert() if convert is not None else column, f"the column {name!r}")
 
 
 def _numbers(table: Any, name: str, names: Sequence[str]) -> NDArray[Any]:
     if name not in names:
         raise DataError(f"there must be a column {name!r} for x; got {_listed(names)}{nearest(name, names)}")
     column = _column(table, name)
-    if column.dtype == object and any(value is None for value in column):
-        column = np.array([np.nan if value is None else value for value in column])
+    if column.ndim == 1 and column.dtype == object and any(map(is_missing, column)):
+        column = np.array([np.nan if is_missing(value) else value for value in column])
     if column.ndim != 1 or column.dtype.kind not in "biuf":
+        kind, example = _first_other(column)
         raise DataError(
-            f"x must be numbers; column {name!r} has {column.dtype.name}, such as {column.ravel()[:1].tolist()}: "
-            f"name the columns of x, or turn this one into numbers"
+            f"x must be numbers; column {name!r} has {kind}, such as {example}: name the columns of x, or turn this "
+            f"one into numbers"
         )
     missing = np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), bool)
     if missing.any():
@@ -124,6 +150,23 @@ def _numbers(table: Any, name: str, names: Sequence[str]) -> NDArray[Any]:
             f"or fill them in"
         )
     return column
+
+
+def _first_other(column: NDArray[Any]) -> tuple[str, str]:
+    """Return the kind of a column that is not of numbers, and the first entry that is no number.
+
+    >>> _first_other(np.array(["1", "2", "NA"]))
+    ('text', "'NA' in row 2")
+    """
+    for row, value in enumerate(column.tolist() if column.ndim == 1 else []):
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            kind = "text" if isinstance(value, str) else column.dtype.name if column.dtype != object else "objects"
+            return kind, f"{short(value)} in row {row}"
+    is_text = all(isinstance(value, str) for value in column.ravel()[:1].tolist())
+    kind = "text" if is_text else "objects" if column.dtype == object else column.dtype.name
+    return kind, short(column.ravel()[:1].tolist())
 
 
 def _stacked(table: Any, name: str, names: Sequence[str]) -> NDArray[Any]:
@@ -145,5 +188,5 @@ def _truth(column: NDArray[Any], name: str) -> NDArray[np.bool_]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:12])
+    shown = ", ".join(names[:12]) or "none"
     return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")

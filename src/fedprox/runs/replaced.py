@@ -27,7 +27,6 @@ __all__ = [
     "PLACES",
     "Replaced",
     "by_part",
-    "check_callable",
     "check_present",
     "check_replaced",
     "describe_data",
@@ -64,7 +63,6 @@ PLACES: Mapping[str, _Place] = {
 """Every part that can be given from Python."""
 
 _MAY_CHANGE = ("engine",)  # where a run is computed does not change it
-_FUNCTIONS = ("sampler", "systems", "schedule", "stopping")
 
 
 def by_part(**arguments: object | None) -> dict[str, object | None]:
@@ -78,14 +76,6 @@ def by_part(**arguments: object | None) -> dict[str, object | None]:
         if name not in known:
             raise ConfigError(f"objects must be given as one of {', '.join(known)}; got {name!r}{nearest(name, known)}")
     return {known[name]: given for name, given in arguments.items()}
-
-
-def check_callable(objects: Mapping[str, object | None]) -> None:
-    """Refuse objects in the place of functions."""
-    for part in _FUNCTIONS:
-        given = objects.get(part)
-        if given is not None and not callable(given):
-            raise ConfigError(f"`{PLACES[part].argument}` must be a function; got {given!r}")
 
 
 def describe_parts(

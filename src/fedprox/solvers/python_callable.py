@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.core.errors import RunError
+from fedprox.core.own_code import own_code
 from fedprox.core.randomness import Purpose, words
 from fedprox.core.trees import Tree, flatten_names, to_numpy
 from fedprox.solvers.oracle import Oracle
@@ -91,8 +92,10 @@ class OpaqueSolver:
             local=local,
         )
         start = jax.tree.map(np.array, local.start)  # its own copy, which it may change
-        answer = self.function(start, *local.samples.of(local.device), view, local.budget, solver_key(local))
+        x, y = local.samples.of(local.device)
         where = f"solver {self.name} on device {local.device} in round {local.round}"
+        with own_code(where):
+            answer = self.function(start, x, y, view, local.budget, solver_key(local))
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise RunError(f"{where} must return (params, steps); got {type(answer).__name__}")
         params, steps = answer

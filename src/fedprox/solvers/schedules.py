@@ -22,6 +22,7 @@ from fedprox.config import SolverConfig
 from fedprox.config.fields import Count, Positive, Share
 from fedprox.config.parts import build_part
 from fedprox.core.errors import RunError
+from fedprox.core.own_code import own_code
 
 __all__ = ["Schedule", "build_changing", "build_schedule", "constant", "cosine", "exponential", "step"]
 
@@ -62,7 +63,8 @@ def build_schedule(config: SolverConfig, rounds: int, given: Schedule | None = N
     name = config.schedule if given is None else getattr(given, "__qualname__", type(given).__qualname__)
 
     def rate(round: int) -> float:
-        value = schedule(config.learning_rate, round, rounds)
+        with own_code(f"the schedule {name!r}"):
+            value = schedule(config.learning_rate, round, rounds)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise RunError(
                 f"`solver.schedule` must give a number > 0 in every round; {name!r} gives {value!r} in round {round}"

@@ -13,6 +13,7 @@ from fedprox.config import Config
 from fedprox.config.parts import build_part
 from fedprox.core.errors import RunFolderError
 from fedprox.core.machine import peak_memory
+from fedprox.core.own_code import own_code
 from fedprox.methods import Method
 from fedprox.runs.checkpoint import Checkpoint
 from fedprox.runs.device_store import Secure
@@ -77,9 +78,10 @@ class Journal:
             return "diverged"
         if self._config.stop.converged and self._outcome.converged_round is not None:
             return "converged"
-        if self._rule is not None and self._rule(self.history):
-            return "stopped"
-        return None
+        if self._rule is None:
+            return None
+        with own_code("the stopping rule"):
+            return "stopped" if self._rule(self.history) else None
 
     def save(self, state: State, more: Mapping[str, Any]) -> None:
         """Write a checkpoint; `more` are plain values besides the state's own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,6 +43,11 @@ from fedprox.training.servers import build_server
 
 __all__ = ["run_training"]
 
+_NO_LOSS = (
+    "the loss of the initial model is not a finite number: its parameters must be finite, and a classifier must have "
+    "an output for each class (the data have {classes})"
+)
+
 
 def run_training(
     parts: RunParts, engine: Engine, measurer: Measuring, journal: Journal, callbacks: Sequence[Callback] = ()
@@ -76,7 +82,10 @@ class _Run:
             self.engine.restore(saved)
             self.server.resume()
         else:
-            asked = self._tell(callbacks, self._measure({"solve_seconds": 0.0}, mu.Signals(None)), None)
+            metrics = self._measure({"solve_seconds": 0.0}, mu.Signals(None))
+            if metrics is not None and metrics["train_loss"] is None:
+                warnings.warn(_NO_LOSS.format(classes=self.population.classes), stacklevel=2)
+            asked = self._tell(callbacks, metrics, None)
             if asked == "interrupted":
                 return self._finish(asked, compile_seconds)
         ended = "finished"

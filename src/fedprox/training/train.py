@@ -31,8 +31,8 @@ from fedprox.methods.solver_choice import SolverChoice, choose_solver
 from fedprox.methods.traffic import measure_traffic
 from fedprox.models import Model
 from fedprox.models.initial_model import initial_params
-from fedprox.models.loss_shape import check_losses
 from fedprox.models.model import checked_model
+from fedprox.models.model_check import check_functions
 from fedprox.participation.clock import build_clock
 from fedprox.participation.own_choices import OwnChoices, Sampler, SystemsModel
 from fedprox.participation.sampling import check_sampling
@@ -40,8 +40,9 @@ from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.privacy import check_private
 from fedprox.runs.folder import RunFolder, check_usable
+from fedprox.runs.given_kinds import check_kinds
 from fedprox.runs.identity import split_config
-from fedprox.runs.replaced import by_part, check_callable, describe_part, describe_parts
+from fedprox.runs.replaced import by_part, describe_part, describe_parts
 from fedprox.solvers.schedules import Schedule
 from fedprox.training.cost import check_start
 from fedprox.training.followers import Followers
@@ -118,7 +119,7 @@ def train(
         engine=engine,
         metrics=metrics,
     )
-    check_callable(objects)
+    check_kinds(objects, callbacks)
     if schedule is not None:
         check_schedule(config, getattr(schedule, "__qualname__", type(schedule).__qualname__))
     choices = OwnChoices(sampler, systems)
@@ -134,7 +135,7 @@ def train(
     model, method, measured_model = assign_roles(config, model, method).apply(model, method)
     solver_for = choose_solver(config, solver, method)
     params = initial_params(config, model, population.labels)
-    check_losses(model, params, population.train.x, population.train.y)
+    check_functions(model, params, population.train.x, population.train.y)
     replaced = describe_parts(objects, params, fingerprint=out is not None, recorded=recorded)
     own_metrics = Metrics(build_metrics(config.measure, metrics), model, population)
     state = State(params, method.start(params), controller)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprox.config import Config, read_toml
-from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.errors import ConfigError, nearest, short
 
 __all__ = ["load_settings", "names"]
 
@@ -27,7 +27,11 @@ def load_settings(config: Config | Mapping[str, Any] | str | Path) -> dict[str, 
     if isinstance(config, Config):
         return config.to_dict()
     if isinstance(config, Mapping):
-        return dict(config)
+        return _plain(config)
+    if not isinstance(config, (str, Path)):
+        raise ConfigError(
+            f"a config must be a Config, a dict of settings, a path or the name of a recipe; got {short(config)}"
+        )
     if isinstance(config, Path) or config.endswith(".toml") or "/" in config:
         return read_toml(config)
     if config not in names():
@@ -36,3 +40,21 @@ def load_settings(config: Config | Mapping[str, Any] | str | Path) -> dict[str, 
             + nearest(config, names())
         )
     return read_toml(Path(str(files(__name__).joinpath(f"{config}.toml"))))
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with NumPy's numbers as Python's.
+
+    >>> import numpy
+    >>> _plain({"rounds": numpy.int64(3), "method": {"mu": 0.1}})
+    {'rounds': 3, 'method': {'mu': 0.1}}
+    """
+    plain = {}
+    for key, value in settings.items():
+        if isinstance(key, str) and "." in key:
+            section, _, name = key.partition(".")
+            raise ConfigError(f'a dict of settings must be nested: give `{key}` as {{"{section}": {{"{name}": ...}}}}')
+        plain[key] = _plain(value) if isinstance(value, Mapping) else value
+        if hasattr(value, "dtype") and getattr(value, "shape", None) == ():
+            plain[key] = value.item()
+    return plain
