@@ -15,6 +15,7 @@ from fedprox.core.lines import scale_lines, stack_lines, subtree_sums, take_line
 from fedprox.core.randomness import Purpose, words, words_of_devices
 from fedprox.core.trees import TreeSum, scale, squared_norm
 from fedprox.engines import Blueprint, Broadcast, Task, TaskList, small_devices
+from fedprox.engines.device_side import DeviceSide
 from fedprox.engines.groups import Group, find_groups
 from fedprox.engines.ray.actor import DeviceActor
 from fedprox.engines.small_devices import GroupReply, GroupSums, SmallDevices
@@ -75,6 +76,34 @@ def same(first, second):
     assert jax.tree.all(jax.tree.map(np.array_equal, first.params, second.params))
     for one, other in zip(first.devices, second.devices, strict=True):
         assert {**one, "solve_seconds": 0} == {**other, "solve_seconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"devices": {"per_round": 10}}, set()),
+        ({"devices": {"per_round": 16}}, {"groups"}),
+        ({"devices": {"per_round": 10}, "measure": {"gamma": True}}, {"gamma"}),
+        (
+            {"devices": {"per_round": 10, "stragglers": 0.0}, "systems": {"model": "clock", "server": "buffered"}},
+            {"groups"},
+        ),
+        (
+            {
+                "devices": {"per_round": 13, "stragglers": 0.0},
+                "systems": {"model": "clock", "server": "over_selection"},
+            },
+            {"groups"},
+        ),
+    ],
+)
+def test_what_no_round_uses_is_not_compiled(population, monkeypatch, settings, expected):
+    """13 times 1.3 devices are enough for a group."""
+    found, program, gamma = set(), SmallDevices._program, DeviceSide.inexactness
+    monkeypatch.setattr(SmallDevices, "_program", lambda *given: (found.add("groups"), program(*given))[1])
+    monkeypatch.setattr(DeviceSide, "inexactness", lambda *given: (found.add("gamma"), gamma(*given))[1])
+    train(population, {"solver": {"epochs": 1}, **settings}, rounds=1)
+    assert found == expected
 
 
 SETTINGS: dict[str, Any] = {
