@@ -40,6 +40,7 @@ IMPORTED = (
     "fedprox.experiments.compare",
     "fedprox.experiments.scheduler",
     "fedprox.report.plot",
+    "fedprox.report.terminal",
     "fedprox.training.train",
 )
 _ADDRESS = "FEDPROX_TEST_TEMPLATE"  # of the template's socket
