@@ -1,9 +1,10 @@
-"""Every method once more, in plain NumPy and double precision: softmax regression, one loop, nothing shared with src.
+"""Every method once more, in plain NumPy and double precision: one loop over any model, nothing shared with src.
 
 Who takes part and with what budget is read from the records of a run; everything else is done again from the papers.
 """
 
 from collections import defaultdict
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,15 +46,39 @@ def steps_of_round(probability, seed, round):
     return 1 if probability == 1 else 1 + int(np.floor(np.log(1 - uniform) / np.log(1 - probability)))
 
 
+class Problem(NamedTuple):
+    """A model: w^0 as one array, the mean loss at an array, and its gradient."""
+
+    start: np.ndarray
+    loss: object
+    gradient: object
+
+    @classmethod
+    def softmax(cls, population):
+        """Softmax regression from zeros, (classes, features + 1)."""
+        start = np.zeros((population.classes, int(np.prod(population.shape)) + 1))
+        return cls(start, softmax_loss, softmax_gradient)
+
+
 def final_models(
-    method, population, records, *, rate, batch_size, seed, proportional=False, mu=0.0, personal=None, **settings
+    method,
+    population,
+    records,
+    *,
+    rate,
+    batch_size,
+    seed,
+    problem=None,
+    proportional=False,
+    mu=0.0,
+    personal=None,
+    **settings,
 ):
-    """Return the models after each recorded round, (classes, features + 1) each; fill `personal` by device."""
+    """Return the models after each recorded round, each an array as w^0; fill `personal` by device."""
+    w, loss_at, gradient_at = Problem.softmax(population) if problem is None else problem
     personal = {} if personal is None else personal
     sizes = np.diff(population.train.offsets)
     masses = sizes / sizes.sum()
-    features = int(np.prod(population.shape))
-    w = np.zeros((population.classes, features + 1))
     zero = np.zeros_like(w)
     remembered = defaultdict(lambda: zero)  # control variates or duals
     server = {"c": zero, "h": zero, "v": zero, "m": zero, "second": np.full_like(w, settings.get("tau", 0.0) ** 2)}
@@ -76,13 +101,13 @@ def final_models(
             shares = np.array([draws if proportional else sizes[device] for device, _, draws in kept], float)
             weights = shares / shares.sum()
             base = server["centre"] if method == "sdane" else w  # the anchor, and where devices start
-            g = gradient_of_round(base, population, record, kept, weights, settings)
+            g = gradient_of_round(gradient_at, base, population, record, kept, weights, settings)
             solutions = []
             for device, budget, _ in kept:
                 x, y = population.train.of(device)
                 linear, pull, steps = zero, mu, budget
                 if method in ("feddane", "sdane"):
-                    linear = g - softmax_gradient(base, x, y)
+                    linear = g - gradient_at(base, x, y)
                 if method == "scaffold":
                     linear = server["c"] - remembered[device]
                 if method == "feddyn":
@@ -100,13 +125,13 @@ def final_models(
 
                 def descend(local, pull, linear, gamma=0.0, x=x, y=y, order=order, w=base):
                     velocity, per_epoch = zero, -(-len(y) // batch_size)
-                    at_start = np.linalg.norm(softmax_gradient(local, x, y) + linear)
+                    at_start = np.linalg.norm(gradient_at(local, x, y) + linear)
                     for taken, rows in enumerate(order):
                         if gamma and taken and taken % per_epoch == 0:  # the device's own stopping test
-                            gradient = softmax_gradient(local, x, y) + linear + pull * (local - w)
+                            gradient = gradient_at(local, x, y) + linear + pull * (local - w)
                             if np.linalg.norm(gradient) <= gamma * at_start:
                                 break
-                        step = softmax_gradient(local, x[rows], y[rows]) + linear + pull * (local - w)
+                        step = gradient_at(local, x[rows], y[rows]) + linear + pull * (local - w)
                         velocity = settings.get("solver_momentum", 0.0) * velocity + step
                         local = local - rate * velocity
                     return local
@@ -126,9 +151,9 @@ def final_models(
                     personal[device] = solutions[-1]
             if method == "sdane":
                 for p, local, (device, _, _) in zip(weights, solutions, kept, strict=True):
-                    end = softmax_gradient(local, *population.train.of(device))
+                    end = gradient_at(local, *population.train.of(device))
                     server["centre"] = server["centre"] - p * end / mu
-            losses = [softmax_loss(w, *population.train.of(device)) for device, _, _ in kept]
+            losses = [loss_at(w, *population.train.of(device)) for device, _, _ in kept]
             w = merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings, losses)
         models.append(w)
     return models
@@ -147,12 +172,22 @@ def admm_device(known, u, w, mass, server, settings):
     return {"u": u, "dual": dual, "used": beta, "beta": new}
 
 
-def gradient_of_round(w, population, record, kept, weights, settings):
+def gradient_of_round(gradient_at, w, population, record, kept, weights, settings):
     if settings.get("second_draw"):
         pairs = zip(record["second_draw"]["device"], record["second_draw"]["weight"], strict=True)
     else:
         pairs = zip([device for device, _, _ in kept], weights, strict=True)
-    return sum(weight * softmax_gradient(w, *population.train.of(device)) for device, weight in pairs)
+    return sum(weight * gradient_at(w, *population.train.of(device)) for device, weight in pairs)
+
+
+def gradient_count(steps, rate, mu, settings):
+    """How often a gradient counts in a move, summed over the steps."""
+    coefficients, v = np.zeros(steps), np.zeros(steps)  # of each gradient in the move so far
+    for s in range(steps):
+        v = settings.get("solver_momentum", 0.0) * v - rate * mu * coefficients
+        v[s] += 1
+        coefficients = coefficients + v
+    return coefficients.sum()
 
 
 def merge(method, w, kept, weights, masses, solutions, server, remembered, rate, mu, settings, losses):
@@ -174,19 +209,12 @@ def merge(method, w, kept, weights, masses, solutions, server, remembered, rate,
     if method == "scaffold":
         old = server["c"]
         for (device, steps, _), local in zip(kept, solutions, strict=True):
-            new = remembered[device] - old + (w - local) / (steps * rate)
+            new = remembered[device] - old + (w - local) / (gradient_count(steps, rate, mu, settings) * rate)
             server["c"] = server["c"] + masses[device] * (new - remembered[device])
             remembered[device] = new
         return average
     if method == "fednova":
-        counts = []
-        for _, steps, _ in kept:
-            coefficients, v = np.zeros(steps), np.zeros(steps)  # of each gradient in the move so far
-            for s in range(steps):
-                v = settings.get("solver_momentum", 0.0) * v - rate * mu * coefficients
-                v[s] += 1
-                coefficients = coefficients + v
-            counts.append(coefficients.sum())
+        counts = [gradient_count(steps, rate, mu, settings) for _, steps, _ in kept]
         mean_count = weights @ np.array(counts)
         directions = [(w - local) / (rate * count) for local, count in zip(solutions, counts, strict=True)]
         return w - mean_count * rate * sum(p * d for p, d in zip(weights, directions, strict=True))

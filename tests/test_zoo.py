@@ -14,9 +14,7 @@ from fedprox.core.errors import ConfigError, DataError
 from fedprox.core.trees import flatten_names
 from fedprox.models.group_norm import group_norm
 from fedprox.models.model import classifier, evaluate_and_differentiate
-
-torch = pytest.importorskip("torch")
-functional = torch.nn.functional
+from reference_networks import SCORES, functional, torch
 
 
 def tensors(params):
@@ -33,100 +31,22 @@ def perturbed(params, seed=1):
     )
 
 
-def conv(w, name, image, **options):
-    bias = w.get(f"{name}.bias")
-    return functional.conv2d(image, w[f"{name}.weight"].permute(3, 2, 0, 1), bias, **options)
-
-
-def dense(w, name, x):
-    return x @ w[f"{name}.weight"] + w[f"{name}.bias"]
-
-
-def lenet(w, x):
-    x = x.permute(0, 3, 1, 2)
-    for name in ("conv1", "conv2"):
-        x = functional.max_pool2d(conv(w, name, x).relu(), 2)
-    x = x.permute(0, 2, 3, 1).flatten(1)
-    return dense(w, "output", dense(w, "dense2", dense(w, "dense1", x).relu()).relu())
-
-
-def mcmahan_cnn(w, x):
-    x = x.permute(0, 3, 1, 2)
-    for name in ("conv1", "conv2"):
-        x = functional.max_pool2d(conv(w, name, x, padding=2).relu(), 2)
-    return dense(w, "output", dense(w, "dense", x.permute(0, 2, 3, 1).flatten(1)).relu())
-
-
-def resnet(blocks):
-    def scores(w, x):
-        def layer(name, image, stride=1):
-            out = conv(w, name, image, stride=stride, padding=1)
-            return functional.group_norm(out, 8, w[f"{name}.scale"], w[f"{name}.shift"])
-
-        x = layer("first", x.permute(0, 3, 1, 2)).relu()
-        for stage in (1, 2, 3):
-            for block in range(1, blocks + 1):
-                name, stride = f"stage{stage}_block{block}", 2 if stage > 1 and block == 1 else 1
-                inner = layer(f"{name}.second", layer(f"{name}.first", x, stride).relu())
-                kept = x[:, :, ::stride, ::stride]
-                kept = functional.pad(kept, (0, 0, 0, 0, 0, inner.shape[1] - kept.shape[1]))
-                x = (kept + inner).relu()
-        return dense(w, "output", x.mean((2, 3)))
-
-    return scores
-
-
-def char_transformer(w, x):
-    """PyTorch's own layers, with the weights written into a copy of their parameters."""
-    h = w["characters"][x] + w["positions"]
-    for index in (1, 2):
-        name = f"layer{index}"
-        layer = torch.nn.TransformerEncoderLayer(
-            128,
-            4,
-            512,
-            0.0,
-            lambda z: functional.gelu(z, approximate="tanh"),
-            batch_first=True,
-            norm_first=True,
-        )
-        joined = {
-            "self_attn.in_proj_weight": torch.cat([w[f"{name}.{p}.weight"].T for p in ("query", "key", "value")]),
-            "self_attn.in_proj_bias": torch.cat([w[f"{name}.{p}.bias"] for p in ("query", "key", "value")]),
-            "self_attn.out_proj.weight": w[f"{name}.mixed.weight"].T,
-            "self_attn.out_proj.bias": w[f"{name}.mixed.bias"],
-            "linear1.weight": w[f"{name}.dense1.weight"].T,
-            "linear1.bias": w[f"{name}.dense1.bias"],
-            "linear2.weight": w[f"{name}.dense2.weight"].T,
-            "linear2.bias": w[f"{name}.dense2.bias"],
-            **{
-                f"norm{n}.{theirs}": w[f"{name}.norm{n}.{ours}"]
-                for n in (1, 2)
-                for theirs, ours in (("weight", "scale"), ("bias", "shift"))
-            },
-        }
-        mask = torch.nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-        h = torch.func.functional_call(layer, joined, (h,), {"src_mask": mask, "is_causal": True})
-    last = functional.layer_norm(h[:, -1], (128,), w["norm.scale"], w["norm.shift"])
-    return dense(w, "output", last)
-
-
 # LeNet has other code for 16 examples and more, and mcmahan_cnn, on an odd side, shares the code for fewer with it.
 # 21 examples are a whole vector of 16 and a part of one.
 CASES = {
-    "lenet": ((32, 32, 3), lenet, 4),
-    "lenet in vectors of examples": ((32, 32, 3), lenet, 64),
-    "lenet on odd sides in vectors of examples": ((19, 17, 2), lenet, 21),
-    "mcmahan_cnn": ((10, 9, 2), mcmahan_cnn, 4),
-    "resnet8": ((12, 12, 3), resnet(1), 4),
-    "resnet20": ((9, 8, 3), resnet(3), 4),
-    "char_transformer": ((12,), char_transformer, 4),
+    "lenet": ((32, 32, 3), 4),
+    "lenet in vectors of examples": ((32, 32, 3), 64),
+    "lenet on odd sides in vectors of examples": ((19, 17, 2), 21),
+    "mcmahan_cnn": ((10, 9, 2), 4),
+    "resnet8": ((12, 12, 3), 4),
+    "resnet20": ((9, 8, 3), 4),
+    "char_transformer": ((12,), 4),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_scores_and_gradients_are_those_of_pytorch(case):
-    shape, other, rows = CASES[case]
+    shape, rows = CASES[case]
     name, classes = case.split()[0], 7
     random = np.random.default_rng(0)
     x = random.normal(size=(rows, *shape)).astype(np.float32)
@@ -137,7 +57,7 @@ def test_scores_and_gradients_are_those_of_pytorch(case):
     model = models.build(name, shape, classes)
     params = perturbed(model.init(jax.random.key(0)))
     w = tensors(params)
-    z = other(w, torch.tensor(x))
+    z = SCORES[name](w, torch.tensor(x))
     losses = functional.cross_entropy(z, torch.tensor(y).long(), reduction="none")
     (torch.tensor(weights) * losses).sum().backward()
     ours, labels, gradient = compiled(
