@@ -6,7 +6,9 @@
 A module becomes a model whose parameters are arrays by name, as in its `state_dict`; so `model.safetensors` of a run
 loads back with `load_state_dict`. Its current parameters are the initial model w^0. Running statistics (of batch
 normalisation) are among the arrays: they have no gradient, each device updates its own while it trains, and they are
-merged with the model, or stay on the device where `personal.parameters` names them.
+merged with the model, or stay on the device where `personal.parameters` names them. Parameters without `requires_grad`
+are frozen. Of a shared parameter the first name counts (load it with `strict=False`). Counters, other buffers and plain
+attributes are neither sent nor kept: each local solve begins with the module's own.
 
 Devices are solved, measured and differentiated by PyTorch directly. The proximal and the linear term are added to the
 gradients in place, and mini-batches come in the order that every solver sees. Where a compiled program needs losses or
@@ -75,8 +77,7 @@ def _model(copies: ModuleCopies) -> Model:
 
     def host_labels(params: Tree, x: Any) -> Any:
         with copies.at(params) as at, torch.no_grad():
-            outputs = at.outputs(at.tensor(x))
-            return None if copies.predict is None else copies.predict(outputs).cpu().numpy().astype(np.int32)
+            return at.labels(at.outputs(at.tensor(x)), len(x)).cpu().numpy().astype(np.int32)
 
     def host_gradient(params: Tree, x: Any, y: Any, weights: Any) -> Tree:
         with copies.at(params) as at:
@@ -119,7 +120,7 @@ def _model(copies: ModuleCopies) -> Model:
     trained = dict(copies.module.named_parameters())
     statistics = tuple(each for each in copies.state(copies.module) if each not in trained)
     labels_or_none = labels if copies.predict else None
-    return Model(name, start, loss, labels_or_none, gradient, statistics=statistics, host=copies)
+    return Model(name, start, loss, labels_or_none, gradient, statistics=statistics, frozen=copies.frozen, host=copies)
 
 
 def _shapes(params: Tree) -> Tree:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.adapters.torch_memory import Memory
 from fedprox.core.errors import ConfigError, DataError, short
 from fedprox.core.extras import needs_extra
 from fedprox.core.name_patterns import matches_any
@@ -29,27 +30,36 @@ __all__ = ["Loss", "ModuleAt", "ModuleCopies", "Predict"]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Predict = Callable[[torch.Tensor], torch.Tensor]
 _NUMBERS = 1 << 16  # of the examples that are taken at once
+_FEW = 4  # examples that show whether losses can be repeated
 
 
 class ModuleCopies:
     """Copies of a module, one for each thread that is at work."""
 
     def __init__(self, module: nn.Module, losses: Loss, predict: Predict | None, device: str) -> None:
-        if not isinstance(module, nn.Module):
-            raise ConfigError(f"`module` must be a torch.nn.Module, not a class; got {short(module)}")
+        _check_module(module)
+        if isinstance(losses, type) or not callable(losses):
+            raise ConfigError(f"`loss` must be a function or an instance, called as loss(outputs, y); got {short(losses)}")
+        own = _copied(module)
         try:
             self.device = torch.device(device)
-            self.module = copy.deepcopy(module).to(self.device)
-        except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was built for the device
+            self.module = own.to(self.device)
+            torch.zeros(1, device=self.device).cpu()  # refuses a device without numbers
+        except (RuntimeError, AssertionError, TypeError) as error:  # PyTorch asserts that it was built for the device
             raise ConfigError(f"`device` must name a device of this machine; got {device!r}: {_line(error)}") from None
-        for name, tensor in self.state(self.module).items():
+        state = self.state(self.module)
+        for name, tensor in state.items():
             if tensor.dtype != torch.float32:
                 raise ConfigError(f"a module must have parameters of type float32; {name!r} is {tensor.dtype}")
         self.predict = predict
-        self.is_random = any(isinstance(each, nn.modules.dropout._DropoutNd) for each in module.modules())
+        # None until a solve has shown whether its training draws random numbers
+        self.is_random = True if _has_dropout(module) or self.device.type != "cpu" else None
+        self._is_repeatable = False
         self._losses = losses
         self._free: list[nn.Module] = []
+        self._memory = Memory(self.module, state)
         self._trained = {name: parameter.requires_grad for name, parameter in module.named_parameters()}
+        self.frozen = tuple(name for name, is_trained in self._trained.items() if not is_trained)
 
     @staticmethod
     def state(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -72,6 +82,7 @@ class ModuleCopies:
             with torch.no_grad():
                 for name, tensor in self.state(module).items():
                     tensor.copy_(torch.from_numpy(np.array(params[name])))
+                self._memory.restore(module)
                 for name, parameter in module.named_parameters():
                     parameter.requires_grad_(self._trained[name] and not matches_any(name, frozen))
                     parameter.grad = None
@@ -79,6 +90,19 @@ class ModuleCopies:
         finally:
             torch.set_num_threads(threads)
             self._free.append(module)
+
+    def check_repeatable(self, at: ModuleAt, x: NDArray[Any], y: NDArray[Any]) -> None:
+        """Refuse a module whose losses differ from call to call in evaluation mode; it is checked once."""
+        if self._is_repeatable:
+            return
+        few, labels = at.tensor(x[:_FEW]), at.tensor(y[:_FEW])
+        first, second = (at.each_loss(at.outputs(few), labels) for _ in range(2))
+        if not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
+            raise ConfigError(
+                f"module {type(self.module).__name__} must give the same outputs each time in evaluation mode; they "
+                "differ: a random function such as dropout must be told `training=self.training`"
+            )
+        self._is_repeatable = True
 
 
 @dataclass(frozen=True)
@@ -115,8 +139,10 @@ class ModuleAt:
         try:
             found = self.losses_of(outputs, y)
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
-            kinds = f"outputs {tuple(outputs.shape)} and labels of {str(y.dtype).removeprefix('torch.')}"
+            kinds = f"{_kind(outputs)} and labels of {str(y.dtype).removeprefix('torch.')}"
             raise ConfigError(f"`loss` cannot be taken of {kinds}: {_line(error)}") from error
+        if not isinstance(found, torch.Tensor):
+            raise ConfigError(f"`loss` must return a tensor, one number per example; got {type(found).__name__}")
         if tuple(found.shape) != (len(y),):
             raise ConfigError(
                 "the loss of a module must be one number per example (reduction='none'), of shape (examples,); "
@@ -128,6 +154,7 @@ class ModuleAt:
         """Return the loss of each example, and whether its label is predicted."""
         losses, hits = np.zeros(len(y), np.float32), np.zeros(len(y), bool)
         with torch.no_grad():
+            self.copies.check_repeatable(self, x, y)
             for rows in _batches(x):
                 outputs, labels = self.outputs(self.tensor(x[rows])), self.tensor(y[rows])
                 losses[rows] = self.each_loss(outputs, labels).cpu().numpy()
@@ -144,14 +171,16 @@ class ModuleAt:
             for name, more in self.gradient(value).items():
                 gradient[name] = gradient[name].add_(more) if name in gradient else more
             loss += float(value.detach())
-            correct += int(self._hits(outputs.detach(), labels).sum())
+            with torch.no_grad():
+                correct += int(self._hits(outputs, labels).sum())
         return Sums(loss, correct, self.arrays(gradient))
 
     def gradient(self, value: Any, create_graph: bool = False) -> dict[str, torch.Tensor]:
         """Return the derivative of a value by each parameter that it depends on."""
         trained = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
         found = torch.autograd.grad(value, list(trained.values()), create_graph=create_graph, allow_unused=True)
-        return {name: each for name, each in zip(trained, found, strict=True) if each is not None}
+        pairs = zip(trained, found, strict=True)
+        return {name: each.to_dense() if each.is_sparse else each for name, each in pairs if each is not None}
 
     def arrays(self, tensors: dict[str, torch.Tensor] | None = None) -> Tree:
         """Return one array for each entry of the state; of the given tensors, zeros where there is none."""
@@ -164,10 +193,26 @@ class ModuleAt:
             for name, each in state.items()
         }
 
-    def _hits(self, outputs: torch.Tensor, labels: torch.Tensor) -> NDArray[np.bool_]:
+    def labels(self, outputs: Any, count: int) -> torch.Tensor:
+        """Return the predicted label of each of `count` examples."""
+        predict = self.copies.predict
+        if predict is None:
+            raise ValueError("the model predicts no labels")
+        try:
+            found = predict(outputs)
+        except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+            raise ConfigError(f"`predict` cannot be taken of {_kind(outputs)}: {_line(error)}") from error
+        if not isinstance(found, torch.Tensor) or tuple(found.shape) != (count,):
+            raise ConfigError(
+                f"`predict` must return a tensor of one label per example, of shape ({count},); "
+                f"it returned {_kind(found)}"
+            )
+        return found
+
+    def _hits(self, outputs: Any, labels: torch.Tensor) -> NDArray[np.bool_]:
         if self.copies.predict is None:
             return np.zeros(len(labels), bool)
-        found: NDArray[np.bool_] = (self.copies.predict(outputs) == labels).cpu().numpy()
+        found: NDArray[np.bool_] = (self.labels(outputs, len(labels)) == labels).cpu().numpy()
         return found
 
 
@@ -176,6 +221,36 @@ def _batches(x: NDArray[Any]) -> Iterator[slice]:
     rows = min(max(_NUMBERS // max(x[:1].size, 1), 32), 1024)
     for begin in range(0, len(x), rows):
         yield slice(begin, min(begin + rows, len(x)))
+
+
+def _check_module(module: Any) -> None:
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"`module` must be a torch.nn.Module, not a class; got {short(module)}")
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ConfigError(
+                f"a module must have parameters of known shape; {name!r} gets its shape when the module is first called"
+            )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ConfigError(f"a module must have a parameter that is trained; {type(module).__name__} has none")
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(
+            f"module {type(module).__name__} must be one that `copy.deepcopy` can copy: {_line(error)}"
+        ) from None
+
+
+def _has_dropout(module: nn.Module) -> bool:
+    return any(isinstance(each, nn.modules.dropout._DropoutNd) for each in module.modules())
+
+
+def _kind(outputs: Any) -> str:
+    is_tensor = isinstance(outputs, torch.Tensor)
+    return f"outputs {tuple(outputs.shape)}" if is_tensor else f"outputs of type {type(outputs).__name__}"
 
 
 def _line(error: BaseException) -> str:

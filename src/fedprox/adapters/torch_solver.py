@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -47,6 +47,8 @@ def build_solver(copies: ModuleCopies, optimiser: Optimiser, transform: Transfor
     rate = 0.25
     with own_code("`optimiser`, called with parameters and lr,", ConfigError):
         made = optimiser([torch.zeros(1, requires_grad=True)], lr=rate)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ConfigError(f"`optimiser` must return a torch.optim.Optimizer; got {short(made)}")
     if type(made) is not torch.optim.SGD:
         return solver
     if made.defaults["dampening"]:
@@ -105,16 +107,21 @@ class TorchSolver:
 
     @contextmanager
     def _randomness(self, local: LocalProblem) -> Iterator[None]:
-        """Where module or transform draw from PyTorch's own generator, let solves take turns, each with its seed."""
-        is_random = self.copies.is_random or (self.transform is not None and not _takes_generator(self.transform))
-        with _RANDOM if is_random else nullcontext():
-            if not is_random:
-                yield
-                return
-            device = self.copies.device
-            with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
-                torch.manual_seed(solver_key(local))
-                yield
+        """Where module or transform draw from PyTorch's own generator, let solves take turns, each with its seed.
+
+        Whether a module draws (functions do as well as layers) is seen in its first solve.
+        """
+        copies = self.copies
+        if copies.is_random is False and (self.transform is None or _takes_generator(self.transform)):
+            yield
+            return
+        device = copies.device
+        with _RANDOM, torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+            torch.manual_seed(solver_key(local))
+            before = torch.get_rng_state()
+            yield
+            if copies.is_random is None:
+                copies.is_random = not torch.equal(before, torch.get_rng_state())
 
 
 def _takes_generator(transform: Transform) -> bool:
@@ -143,7 +150,9 @@ class _Evaluation:
     def __init__(self, at: ModuleAt, optimiser: torch.optim.Optimizer, terms: _Terms, budget: int) -> None:
         self._at, self._optimiser, self._terms, self._budget = at, optimiser, terms, budget
         self._needs_value = isinstance(optimiser, torch.optim.LBFGS)
-        self._statistics = [each for each in at.module.modules() if getattr(each, "running_mean", None) is not None]
+        # those that the module itself keeps in evaluation mode stay there
+        with_statistics = (each for each in at.module.modules() if getattr(each, "running_mean", None) is not None)
+        self._statistics = [each for each in with_statistics if each.training]
         self.x, self.y = torch.empty(0), torch.empty(0)
         self.count = 0
 
@@ -182,6 +191,8 @@ class _Terms:
         for parameter, mu, anchor, linear in self._each:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+            elif parameter.grad.is_sparse and (mu or linear is not None):
+                parameter.grad = parameter.grad.to_dense()
             if mu:
                 parameter.grad.add_(parameter - anchor, alpha=mu)
             if linear is not None:

@@ -82,12 +82,13 @@ class ParameterRoles:
 def assign_roles(config: Config, model: Model, method: Method) -> ParameterRoles:
     """Return the roles that `[personal]` and the model's statistics give, or refuse them."""
     chosen = config.personal
-    if not (chosen.parameters or chosen.frozen or model.statistics):
+    if not (chosen.parameters or chosen.frozen or model.statistics or model.frozen):
         return ParameterRoles()
     shapes = parameter_shapes(model)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(shapes)]
     personal = _matched("personal.parameters", chosen.parameters, names, model)
-    frozen = _matched("personal.frozen", chosen.frozen, names, model)
+    fixed = frozenset(name for name in names if matches_any(name, model.frozen))
+    personal, frozen = personal - fixed, _matched("personal.frozen", chosen.frozen, names, model) | fixed
     if both := sorted(personal & frozen):
         raise ConfigError(f"`personal.frozen` must not match what `personal.parameters` does; got {both[0]!r} in both")
     statistics = frozenset(name for name in names if matches_any(name, model.statistics))

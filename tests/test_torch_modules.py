@@ -1,0 +1,218 @@
+"""PyTorch modules of unusual kinds: same bits for any number of workers, as by hand, or one sentence."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedprox
+from fedprox.core.errors import ConfigError
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from fedprox.adapters.torch import from_torch  # noqa: E402 - needs PyTorch
+
+FEATURES, CLASSES = 6, 3
+
+
+def population(x: Any = None) -> fedprox.Population:
+    random = np.random.default_rng(0)
+    device = np.repeat(np.arange(4), [9, 5, 8, 2])
+    rows = random.normal(size=(24, FEATURES)).astype(np.float32) if x is None else x
+    return fedprox.Population.from_arrays(rows, random.integers(0, CLASSES, 24), device, test=np.zeros(24, bool))
+
+
+def run(module: Any, *arguments: Any, workers: int = 1, data: Any = None, config: Any = None, **options: Any) -> Any:
+    model, solver = from_torch(module, *arguments, **options)
+    settings = {
+        "rounds": 2,
+        "solver": {"batch_size": 4, "epochs": 2, "learning_rate": 0.05},
+        "devices": {"per_round": 4},
+        "measure": {"dissimilarity": False},
+        "engine": {"workers": workers},
+        **(config or {}),
+    }
+    return fedprox.train(settings, population=data or population(), model=model, solver=solver)
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+
+class FunctionalDropout(Layer):
+    def forward(self, x: Any) -> Any:
+        return nn.functional.dropout(self.layer(x), 0.5, self.training)
+
+
+class Counting(Layer):
+    """It keeps a number, a tensor, an unsaved buffer and, from its first call on, one more attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.sum = 0, torch.zeros(1)
+        self.register_buffer("scale", torch.ones(1), persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            self.calls += 1
+            self.sum += 1
+            self.scale += 1
+            self.more = getattr(self, "more", 0) + 1
+            return self.layer(x) * (self.calls + self.sum + self.scale + self.more)
+        return self.layer(x)
+
+
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "dropout by a function": FunctionalDropout,
+    "dropout within an LSTM": lambda: nn.Sequential(nn.LSTM(FEATURES, CLASSES, 2, dropout=0.5), First()),
+    "random slopes": lambda: nn.Sequential(nn.Linear(FEATURES, 5), nn.RReLU(), nn.Linear(5, CLASSES)),
+    "state outside the parameters": Counting,
+    "cumulative statistics": lambda: nn.Sequential(
+        nn.Linear(FEATURES, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, CLASSES)
+    ),
+}
+
+
+class First(nn.Module):
+    def forward(self, outputs: Any) -> Any:
+        return outputs[0]
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_any_number_of_workers_gives_the_same_bits(kind: str) -> None:
+    torch.manual_seed(0)
+    module = MODULES[kind]()
+    before = torch.get_rng_state()
+    one, two, again = (run(module, workers=workers) for workers in (1, 2, 1))
+    for name, value in one.params.items():
+        np.testing.assert_array_equal(two.params[name], value)
+        np.testing.assert_array_equal(again.params[name], value)
+    assert torch.equal(torch.get_rng_state(), before)  # the user's own draws are not touched
+
+
+def test_a_module_is_left_as_it_is() -> None:
+    module = Counting()
+    run(module)
+    assert (module.calls, float(module.sum), float(module.scale), hasattr(module, "more")) == (0, 0.0, 1.0, False)
+
+
+def test_batch_normalisation_that_the_module_keeps_in_evaluation_mode_stays_there() -> None:
+    class Fixed(Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(CLASSES)
+
+        def train(self, mode: bool = True) -> Any:
+            super().train(mode)
+            self.norm.eval()
+            return self
+
+        def forward(self, x: Any) -> Any:
+            return self.norm(self.layer(x))
+
+    found = run(Fixed()).params
+    np.testing.assert_array_equal(found["norm.running_mean"], 0)
+    assert np.abs(found["norm.weight"] - 1).max() > 0
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_parameters_without_gradient_are_frozen(own: bool) -> None:
+    """They are neither trained nor sent, also with a solver of this library, whose weight decay moves all others."""
+    module = nn.Sequential(nn.Linear(FEATURES, 5), nn.ReLU(), nn.Linear(5, CLASSES))
+    module[0].weight.requires_grad_(False)
+    model, solver = from_torch(module)
+    config = {"rounds": 1, "devices": {"per_round": 4}, "solver": {"weight_decay": 0.5}}
+    result = fedprox.train(config, population=population(), model=model, solver=None if own else solver)
+    np.testing.assert_array_equal(result.params["0.weight"], module[0].weight.detach().numpy())
+    assert not np.array_equal(result.params["2.weight"], module[2].weight.detach().numpy())
+
+
+def test_shared_parameters_are_trained_as_one() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+            self.second.weight = self.first.weight
+            self.last = nn.Linear(FEATURES, CLASSES)
+
+        def forward(self, x: Any) -> Any:
+            return self.last(self.second(self.first(x).relu()))
+
+    module = Tied()
+    found = run(module).params
+    assert "second.weight" not in found
+    module.load_state_dict({name: torch.tensor(value) for name, value in found.items()}, strict=False)
+    np.testing.assert_array_equal(module.second.weight.detach().numpy(), found["first.weight"])
+
+
+def test_several_outputs_with_their_own_loss_and_prediction() -> None:
+    class Two(Layer):
+        def forward(self, x: Any) -> Any:
+            return self.layer(x), x
+
+    def loss(outputs: Any, y: Any) -> Any:
+        return nn.functional.cross_entropy(outputs[0], y, reduction="none")
+
+    torch.manual_seed(0)
+    module = Two()
+    config = {"measure": {"dissimilarity": True}}
+    result = run(module, loss, predict=lambda outputs: outputs[0].argmax(1), config=config)
+    plain = run(module.layer, config=config)
+    assert result.history[-1] | {"seconds": 0} != {}
+    for key in ("train_loss", "train_accuracy", "gradient_variance"):
+        assert result.history[-1][key] == plain.history[-1][key]
+
+
+def test_sparse_gradients() -> None:
+    codes = np.random.default_rng(1).integers(0, 9, (24, FEATURES)).astype(np.int32)
+    runs = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Embedding(9, 2, sparse=sparse), nn.Flatten(), nn.Linear(2 * FEATURES, CLASSES))
+        config = {"measure": {"dissimilarity": True}, "method": {"name": "fedprox", "mu": 0.5}}
+        runs.append(run(module, data=population(codes), config=config).params)
+    for name, value in runs[0].items():
+        np.testing.assert_allclose(value, runs[1][name], rtol=1e-5, atol=1e-6)
+
+
+def locked() -> Any:
+    module = nn.Linear(FEATURES, CLASSES)
+    module.lock = threading.Lock()
+    return module
+
+
+def always_random() -> Any:
+    class Random(Layer):
+        def forward(self, x: Any) -> Any:
+            return nn.functional.dropout(self.layer(x))
+
+    return Random()
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "sentence"),
+    [
+        (nn.Flatten(), {}, "a module must have a parameter that is trained; Flatten has none"),
+        (nn.LazyLinear(CLASSES), {}, "parameters of known shape; 'weight' gets its shape when the module is first"),
+        (nn.Linear(FEATURES, CLASSES).half(), {}, "parameters of type float32; 'weight' is torch.float16"),
+        (locked(), {}, "module Linear must be one that `copy.deepcopy` can copy: cannot pickle"),
+        (always_random(), {}, "must give the same outputs each time in evaluation mode; they differ"),
+        (None, {"loss": nn.CrossEntropyLoss}, "`loss` must be a function or an instance.* got <class .*CrossEntropy"),
+        (None, {"loss": lambda outputs, y: 1.0}, "`loss` must return a tensor, one number per example; got float"),
+        (None, {"predict": lambda outputs: outputs}, r"shape \(2,\); it returned outputs \(2, 3\)"),
+        (None, {"predict": lambda outputs: outputs[0].shape.no}, "`predict` cannot be taken of outputs"),
+        (None, {"device": None}, "`device` must name a device of this machine; got None"),
+        (None, {"device": "meta"}, "`device` must name a device of this machine; got 'meta'"),
+        (None, {"optimiser": "adam"}, "`optimiser` must be a class.* got .adam."),
+        (None, {"optimiser": lambda p, lr: p}, "`optimiser` must return a torch.optim.Optimizer; got list"),
+    ],
+)
+def test_what_cannot_be_trained_gets_one_sentence(module: Any, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        run(nn.Linear(FEATURES, CLASSES) if module is None else module, **options)
