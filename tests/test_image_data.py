@@ -91,6 +91,20 @@ def test_a_broken_file_of_cifar_10_is_named(cifar, tmp_path, name, content, sent
     assert not (tmp_path / "out").exists()
 
 
+def test_an_archive_of_links_or_of_too_many_bytes_is_refused(tmp_path, monkeypatch):
+    archive = tmp_path / "cifar-10-binary.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+            member = tarfile.TarInfo("data_batch_1.bin")
+            member.type, member.linkname = kind, "nowhere"
+            file.addfile(member)
+    with pytest.raises(DataError, match=r"must come with test_batch.bin"):
+        cifar10.prepare({"CIFAR-10": archive}, tmp_path / "out")
+    monkeypatch.setattr(cifar10, "_UNPACKED", 5000)
+    with pytest.raises(DataError, match=r"at most 5,000 bytes when it is unpacked"):
+        cifar10.prepare({"CIFAR-10": archive}, tmp_path / "out")
+
+
 def test_the_test_images_must_be_there(cifar, tmp_path):
     (cifar / "test_batch.bin.gz").unlink()
     with pytest.raises(DataError, match=r"must come with test_batch.bin"):

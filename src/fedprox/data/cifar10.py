@@ -10,6 +10,7 @@ The data has no devices of its own. It is written as one device, and `data.parti
 from __future__ import annotations
 
 import gzip
+import io
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.core.errors import DataError
+from fedprox.core.reading import Bounded, reading
 from fedprox.data.checksums import digests
 from fedprox.data.pooled import standardised, write_pooled
 
@@ -28,6 +30,7 @@ __all__ = ["BATCHES", "prepare", "read_batch"]
 BATCHES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _TEST = "test_batch.bin"
 _CLASSES, _ROW, _ROWS = 10, 3073, 10_000  # classes; bytes of a row and rows of a complete file
+_UNPACKED = 1 << 30  # bytes that an archive may have; the official one has 184 million
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
@@ -55,9 +58,8 @@ def read_batch(file: IO[bytes], name: str) -> Batch:
     most = _ROW * _ROWS + 1
     content = file.read(most)
     if content[:2] == b"\x1f\x8b":
-        file.seek(0)
         try:
-            content = gzip.GzipFile(fileobj=file).read(most)
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(most)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{name} is not a whole gzip file: {error}") from None
     if not content or len(content) % _ROW or len(content) == most:
@@ -75,14 +77,15 @@ def read_batch(file: IO[bytes], name: str) -> Batch:
 
 
 def _archived(path: Path) -> Iterator[tuple[str, Batch]]:
-    try:
-        with tarfile.open(path, "r:gz") as archive:
-            for member in archive:
-                name = Path(member.name).name
-                if name in (*BATCHES, _TEST) and (file := archive.extractfile(member)) is not None:
-                    yield name, read_batch(file, f"{path}: {member.name}")
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a whole tar.gz file: {error}") from None
+    with (
+        reading(path, "a whole tar.gz file"),
+        gzip.open(path) as stream,
+        tarfile.open(fileobj=Bounded(stream, str(path), _UNPACKED), mode="r|") as archive,
+    ):
+        for member in archive:
+            name = Path(member.name).name
+            if name in (*BATCHES, _TEST) and member.isreg() and (file := archive.extractfile(member)) is not None:
+                yield name, read_batch(file, f"{path}: {member.name}")
 
 
 def _beside(first: Path) -> Iterator[tuple[str, Batch]]:

@@ -66,7 +66,8 @@ def _fashion_mnist(name: str, checksum: str, content: str) -> Need:
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
     )
-    return Need(name, (File(name, tuple(mirror + name for mirror in mirrors), checksum, content),), "fashion-mnist")
+    packed = File(name, tuple(mirror + name for mirror in mirrors), checksum, content)
+    return Need(name, (packed, File(name.removesuffix(".gz"), sha256=content)), "fashion-mnist")
 
 
 def _examine_edition(path: Path) -> None:
