@@ -1,5 +1,6 @@
 """Convolutions by oneDNN agree with XLA's, are used where they can be, and their programs are not kept on disk."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from fedprox import Population, models, train
 from fedprox.core import onednn
 from fedprox.core.fast_forms import in_fast_forms
 
@@ -90,7 +92,11 @@ def test_without_it_xla_convolves(monkeypatch):
     assert calls(by_xla, x, weights) == (0, 1)
 
 
-@pytest.mark.parametrize("fault", [ValueError("unknown target"), None], ids=["refused", "wrong"])
+@pytest.mark.parametrize(
+    "fault",
+    [ValueError("unknown target"), TypeError("unexpected keyword argument"), AttributeError("jax.ffi"), None],
+    ids=["refused", "another signature", "moved", "wrong"],
+)
 def test_a_call_that_fails_or_is_wrong_is_not_used(monkeypatch, fault):
     def call(x, weights, **_):
         if fault is not None:
@@ -99,6 +105,25 @@ def test_a_call_that_fails_or_is_wrong_is_not_used(monkeypatch, fault):
 
     monkeypatch.setattr(onednn, "convolve", call)
     assert not onednn.is_available.__wrapped__()
+
+
+def test_it_is_not_used_where_programs_with_it_cannot_be_kept_out_of_the_cache(monkeypatch):
+    monkeypatch.delattr("jax._src.compilation_cache.put_executable_and_time")
+    assert not onednn.is_available.__wrapped__()
+
+
+def test_networks_train_without_it(monkeypatch):
+    """What is computed is the same up to rounding."""
+    images, labels = image(40, 12, 12, 3), np.arange(40) % 3
+    population = Population.from_arrays(images, labels, np.arange(40) // 10)
+    config = {"rounds": 2, "model": {"name": "resnet8"}, "solver": {"epochs": 1}, "devices": {"per_round": 4}}
+    found = []
+    for is_available in (onednn.is_available(), False):
+        monkeypatch.setattr(onednn, "is_available", lambda answer=is_available: answer)
+        jax.clear_caches()
+        model = dataclasses.replace(models.build("resnet8", (12, 12, 3), 3))  # another object: compiled again
+        found.append(train(config, population=population, model=model).history[-1]["train_loss"])
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
 
 
 PROGRAM = """

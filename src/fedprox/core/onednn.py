@@ -86,7 +86,7 @@ def is_available() -> bool:
             jax.jit(function).lower(*arrays).compile()(*arrays)  # at once, also while another program is traced
             for function in (lambda *pair: convolve(*pair, **place), by_xla)
         )
-    except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
+    except (jax.errors.JaxRuntimeError, AttributeError, NotImplementedError, TypeError, ValueError):
         return False
     return bool(np.allclose(found, right, rtol=1e-4, atol=1e-4))
 
@@ -94,16 +94,19 @@ def is_available() -> bool:
 def _is_kept_out_of_cache() -> bool:
     """Make JAX keep no program with such a call on disk, since XLA cannot write it, and return whether that was done.
 
-    JAX has no public interface for this.
+    JAX has no public interface for this. Should its internals have changed, oneDNN is not used.
     """
-    from jax._src import compilation_cache
+    try:
+        from jax._src import compilation_cache
 
-    if (put := getattr(compilation_cache, "put_executable_and_time", None)) is None:
+        put = compilation_cache.put_executable_and_time
+    except (ImportError, AttributeError):
         return False
 
-    def put_others(key: str, name: str, executable: Any, *rest: Any) -> None:
-        if not any(_TARGET in module.to_string() for module in executable.hlo_modules()):
-            put(key, name, executable, *rest)
+    def put_others(*arguments: Any, **options: Any) -> None:
+        programs = [each for each in (*arguments, *options.values()) if hasattr(each, "hlo_modules")]
+        if not any(_TARGET in module.to_string() for program in programs for module in program.hlo_modules()):
+            put(*arguments, **options)
 
     vars(compilation_cache)["put_executable_and_time"] = put_others
     return True
