@@ -288,7 +288,7 @@ def test_wrong_modules_losses_and_types_get_one_sentence() -> None:
         run(softmax_in_torch(), nn.BCEWithLogitsLoss(reduction="none"))
     with pytest.raises(ConfigError, match=r"parameters of type float32; 'weight' is torch.float64"):
         run(softmax_in_torch().double())
-    with pytest.raises(ConfigError, match=r"`module` must be a torch.nn.Module; got int"):
+    with pytest.raises(ConfigError, match=r"`module` must be a torch.nn.Module, not a class; got 3"):
         from_torch(3)
     with pytest.raises(ConfigError, match="`device` must name a device of this machine; got 'nowhere'"):
         from_torch(softmax_in_torch(), device="nowhere")

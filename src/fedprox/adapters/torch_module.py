@@ -39,7 +39,9 @@ class ModuleCopies:
     def __init__(self, module: nn.Module, losses: Loss, predict: Predict | None, device: str) -> None:
         _check_module(module)
         if isinstance(losses, type) or not callable(losses):
-            raise ConfigError(f"`loss` must be a function or an instance, called as loss(outputs, y); got {short(losses)}")
+            raise ConfigError(
+                f"`loss` must be a function or an instance, called as loss(outputs, y); got {short(losses)}"
+            )
         own = _copied(module)
         try:
             self.device = torch.device(device)
