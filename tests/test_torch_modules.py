@@ -210,7 +210,7 @@ def always_random() -> Any:
         (None, {"device": None}, "`device` must name a device of this machine; got None"),
         (None, {"device": "meta"}, "`device` must name a device of this machine; got 'meta'"),
         (None, {"optimiser": "adam"}, "`optimiser` must be a class.* got .adam."),
-        (None, {"optimiser": lambda p, lr: p}, "`optimiser` must return a torch.optim.Optimizer; got list"),
+        (None, {"optimiser": lambda p, lr: p}, "`optimiser` must return a torch.optim.Optimizer; got .tensor"),
     ],
 )
 def test_what_cannot_be_trained_gets_one_sentence(module: Any, options: dict[str, Any], sentence: str) -> None:
