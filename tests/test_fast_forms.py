@@ -91,6 +91,29 @@ def test_a_convolution_and_its_derivatives_are_the_same(x, weights, options, lib
         np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("size", "window", "channels", "padding"),
+    [
+        ((3, 32, 32), (3, 3), (16, 16), "SAME"),
+        ((10, 28, 14), (5, 3), (6, 16), "VALID"),
+        ((4, 12, 12), (3, 3), (16, 8), ((0, 2), (2, 1))),
+        ((6, 12, 13), (3, 3), (5, 5), ((3, 2), (2, 4))),
+    ],
+    ids=["as many pixels", "several examples at once", "uneven padding", "wide padding"],
+)
+def test_derivatives_by_few_weights_are_summed_row_by_row(size, window, channels, padding):
+    examples, *sides = size
+    x, weights = image(examples, *sides, channels[0]), image(*window, *channels, seed=1)
+    options = {"padding": padding, "window_strides": (1, 1), "dimension_numbers": NHWC}
+    gradient = jax.grad(lambda weights: squares(x, weights, **options))
+    found, expected = both(gradient, weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    assert any(
+        each.primitive.name == "conv_general_dilated" and each.invars[1].aval.shape[1] == 1
+        for each in operations(jax.make_jaxpr(in_fast_forms(gradient))(weights).jaxpr)
+    )
+
+
 @pytest.mark.usefixtures("by_xla")
 @pytest.mark.parametrize(
     ("size", "window", "channels", "padding", "computed"),

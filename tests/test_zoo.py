@@ -4,6 +4,7 @@ import dataclasses
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
@@ -12,7 +13,7 @@ from fedprox import Population, models, train
 from fedprox.core.compilation import compiled
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.core.trees import flatten_names
-from fedprox.models.group_norm import group_norm
+from fedprox.models.group_norm import group_norm_relu
 from fedprox.models.model import classifier, evaluate_and_differentiate
 from reference_networks import SCORES, functional, torch
 
@@ -104,11 +105,41 @@ def test_the_transformer_refuses_what_are_no_character_codes():
     assert np.isnan(jax.jit(model.loss)(params, np.full((1, 4), 9), np.zeros(1, int))).all()
 
 
+@pytest.mark.parametrize(("shape", "groups"), [((3, 4, 6, 4), 2), ((2, 3, 5, 16), 8), ((1, 1, 1, 72), 8)])
+@pytest.mark.parametrize("is_added", [True, False])
+def test_group_normalisation_has_the_derivatives_of_its_formula(shape, groups, is_added):
+    random = np.random.default_rng(0)
+    channels = shape[-1]
+    x, change, added = (random.normal(size=shape) for _ in range(3))
+    arguments = [x + 3, random.normal(size=channels), random.normal(size=channels), *([added] if is_added else [])]
+    arguments = [each.astype(np.float32) for each in arguments]
+
+    def fast(x, scale, shift, added=None):
+        return group_norm_relu({"scale": scale, "shift": shift}, x, groups, added)
+
+    def plain(x, scale, shift, added=0.0):
+        parts = x.reshape(shape[0], -1, groups, channels // groups)
+        deviation = parts - parts.mean(axis=(1, 3), keepdims=True)
+        normal = deviation / jnp.sqrt(jnp.square(deviation).mean(axis=(1, 3), keepdims=True) + 1e-5)
+        return jax.nn.relu(normal.reshape(shape) * scale + shift + added)
+
+    def with_derivatives(function):
+        def both(change, *arguments):
+            out, derivatives = jax.vjp(function, *arguments)
+            return out, *derivatives(change)
+
+        return jax.jit(both)(change.astype(np.float32), *arguments)
+
+    found, expected = map(with_derivatives, (fast, plain))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
 def test_curvature_of_a_network_with_group_normalisation_is_that_of_differences():
     def scores(params, x):
         for name in ("first", "second"):
             x = lax.conv(x.transpose(0, 3, 1, 2), params[name]["weight"], (1, 1), "SAME").transpose(0, 2, 3, 1)
-            x = jax.nn.relu(group_norm(params[name], x, groups=2))
+            x = group_norm_relu(params[name], x, groups=2)
         return x.mean(axis=(1, 2)) @ params["output"]["weight"]
 
     random = np.random.default_rng(0)

@@ -21,6 +21,7 @@ from fedprox.core.fast_forms import in_fast_forms
 
 __all__ = [
     "SMALL",
+    "apart",
     "compiled",
     "is_plain_arithmetic",
     "is_within_one_kernel",
@@ -67,6 +68,23 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
                 return inner(*arguments)
         finally:
             _within_one_kernel.reset(outside)
+
+    return call
+
+
+def apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a function, called within a compiled one, as a program of its own, which XLA fuses with nothing around it.
+
+    XLA's CPU compiler moves operations into each of the loops that use their results, where it computes them again, and
+    often no longer a vector at a time. The call itself costs a few nanoseconds.
+    """
+    if jax.default_backend() != "cpu":
+        return function
+    inner = jax.jit(function)
+
+    def call(*arguments: Any) -> Any:
+        with set_xla_metadata(inlineable="false"):
+            return inner(*arguments)
 
     return call
 

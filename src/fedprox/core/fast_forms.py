@@ -8,9 +8,10 @@ as long there. And it has no fast code for the derivative of a maximum over wind
 So before a program is compiled, its operations are searched (in calls, loops and branches too): such convolutions are
 rewritten as transpose, convolution, transpose, such derivatives as comparisons. A convolution of few outputs, as the
 first of most networks is, computes neighbouring pixels as further outputs, or the same pixel of all examples at once
-where each output takes many operations. The derivative by the weights is summed over a few examples at a time. Where
-XLA can call oneDNN, convolutions with small windows are left to it (`fedprox.core.onednn`). What the program computes
-stays the same, up to rounding. A program without any of them is left as it is.
+where each output takes many operations. The derivative by the weights is summed over a few examples at a time, or row
+by row where there are few channels (`fedprox.core.weight_derivatives`). Where XLA can call oneDNN, convolutions with
+small windows are left to it (`fedprox.core.onednn`). What the program computes stays the same, up to rounding. A
+program without any of them is left as it is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from fedprox.core import lane_convolutions, onednn
+from fedprox.core import lane_convolutions, onednn, weight_derivatives
 from fedprox.core.pooling import max_pooling_derivative
 
 __all__ = ["in_fast_forms"]
@@ -111,6 +112,8 @@ def _fast_form(equation: Any) -> Callable[..., jax.Array] | None:
         return form
     if name == "conv_general_dilated" and _suits_onednn(equation) and onednn.is_available():
         return _by_onednn
+    if name == "conv_general_dilated" and _is_by_few_weights(equation):
+        return _by_rows
     if name == "conv_general_dilated" and (
         tuple(params["dimension_numbers"]) != _axes(equation.invars[0].aval.ndim)
         or _tile(equation.invars[0].aval.shape, equation.invars[1].aval.shape, params) is not None
@@ -154,6 +157,29 @@ def _by_onednn(
     left, right = _in_order(left, right, dimension_numbers)
     out = onednn.convolve(left, right, window_strides, padding, rhs_dilation)
     return _as_given(out, dimension_numbers)
+
+
+def _is_by_few_weights(equation: Any) -> bool:
+    """Return whether it is a derivative by the weights between few channels, but more than images have."""
+    params, (left, right) = equation.params, (each.aval for each in equation.invars)
+    images, (outputs, *_), _ = params["dimension_numbers"]
+    return (
+        _is_single(params)
+        and left.dtype == right.dtype == equation.outvars[0].aval.dtype == jnp.float32
+        and _window(right.shape, params) >= _WINDOW
+        and math.prod(equation.outvars[0].aval.shape[axis] for axis in params["dimension_numbers"][2][2:]) < _IMAGE
+        and _COLOURS < left.shape[images[0]] <= _OUTPUTS // 2
+        and right.shape[outputs] <= _OUTPUTS // 2
+    )
+
+
+def _by_rows(left: jax.Array, right: jax.Array, *, dimension_numbers: Any, padding: Any, **_: Any) -> jax.Array:
+    images, changes, outputs = dimension_numbers
+    (channels, examples, *space), (others, also, *window) = images, changes
+    out = weight_derivatives.by_rows(
+        lax.transpose(left, [examples, *space, channels]), lax.transpose(right, [also, *window, others]), padding
+    )
+    return lax.transpose(out, [(outputs[2], outputs[3], outputs[0], outputs[1]).index(axis) for axis in range(4)])
 
 
 def _lane_form(equation: Any) -> Callable[..., jax.Array] | None:
@@ -332,7 +358,7 @@ def _parts(left: tuple[int, ...], right: tuple[int, ...]) -> list[tuple[int, int
     return [(begin, min(begin + part, inputs)) for begin in range(0, inputs, part)]
 
 
-_OUTPUTS, _FEW = 32, 8
+_OUTPUTS, _FEW, _COLOURS = 32, 8, 4
 _EXAMPLES, _WINDOW, _IMAGE = 8, 100, 50
 _MANY = 512  # multiplications for one output
 _WORTH, _WORTH_FIRST = 0.62, 0.7  # of the work of single pixels, that a tile may take

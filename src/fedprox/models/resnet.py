@@ -21,7 +21,7 @@ from jax import lax
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
 from fedprox.models.draws import constant, keys
-from fedprox.models.group_norm import group_norm
+from fedprox.models.group_norm import group_norm_relu
 from fedprox.models.layers import apply_dense, image_shape, init_convolution, init_dense, to_images
 from fedprox.models.model import Model, classifier
 
@@ -62,7 +62,7 @@ def resnet(shape: tuple[int, ...], classes: int, layers: int = 20) -> Model:
         return params
 
     def scores(params: Tree, x: jax.Array) -> jax.Array:
-        image = jax.nn.relu(_convolve(params["first"], to_images(x, (height, width, depth))))
+        image = _convolve(params["first"], to_images(x, (height, width, depth)))
         for stage in range(1, len(_STAGES) + 1):
             for block in range(1, blocks + 1):
                 stride = 2 if stage > 1 and block == 1 else 1
@@ -73,10 +73,9 @@ def resnet(shape: tuple[int, ...], classes: int, layers: int = 20) -> Model:
 
 
 def _block(layers: Tree, image: jax.Array, stride: int) -> jax.Array:
-    inner = _convolve(layers["second"], jax.nn.relu(_convolve(layers["first"], image, stride)))
-    more = inner.shape[-1] - image.shape[-1]
+    more = layers["second"]["scale"].size - image.shape[-1]
     kept = jnp.pad(image[:, ::stride, ::stride], [(0, 0)] * 3 + [(0, more)])
-    return jax.nn.relu(kept + inner)
+    return _convolve(layers["second"], _convolve(layers["first"], image, stride), added=kept)
 
 
 def _init_convolution(key: jax.Array, inputs: int, outputs: int) -> Tree:
@@ -85,7 +84,8 @@ def _init_convolution(key: jax.Array, inputs: int, outputs: int) -> Tree:
     return {"scale": constant(outputs, 1.0), "shift": constant(outputs), "weight": weight}
 
 
-def _convolve(layer: Tree, image: jax.Array, stride: int = 1) -> jax.Array:
+def _convolve(layer: Tree, image: jax.Array, stride: int = 1, added: jax.Array | None = None) -> jax.Array:
+    """Return a convolution, normalised, with ReLU; `added` is added before ReLU."""
     out = lax.conv_general_dilated(
         image,
         layer["weight"],
@@ -93,4 +93,4 @@ def _convolve(layer: Tree, image: jax.Array, stride: int = 1) -> jax.Array:
         [(1, 1), (1, 1)],
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
-    return group_norm(layer, out, _GROUPS)
+    return group_norm_relu(layer, out, _GROUPS, added)
