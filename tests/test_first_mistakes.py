@@ -287,3 +287,22 @@ def test_an_optimiser_of_pytorch_is_given_as_a_class():
         from_torch(module, optimiser=lambda parameters: None)
     with pytest.raises(ConfigError, match=r"`module` must be a torch.nn.Module, not a class"):
         from_torch(torch.nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("build", "sizes", "problem"),
+    [
+        (fedprox.models.cnn, ((28, 28), 0), "`classes` must be an integer >= 1; got 0"),
+        (fedprox.models.cnn, ((28, 28), "ten"), "`classes` must be an integer >= 1; got 'ten'"),
+        (fedprox.models.mlp, (784, 10.0), "`classes` must be an integer >= 1; got 10.0"),
+        (fedprox.models.softmax_regression, (True, 2), "`features` must be an integer >= 1; got True"),
+    ],
+)
+def test_sizes_of_models_are_integers(build, sizes, problem):
+    with pytest.raises(ConfigError) as found:
+        build(*sizes)
+    assert str(found.value) == problem
+
+
+def test_the_shape_of_images_may_be_a_list():
+    assert fedprox.models.cnn([28, 28], np.int64(10)) is fedprox.models.cnn((28, 28), classes=10)

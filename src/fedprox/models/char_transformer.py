@@ -11,7 +11,6 @@ The label is the character after the last one, so the last layer is computed for
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +20,14 @@ from fedprox.core.trees import Tree
 from fedprox.models.draws import constant, keys, normal
 from fedprox.models.layers import apply_dense
 from fedprox.models.model import Model, classifier
+from fedprox.models.one_object import one_object
 
 __all__ = ["char_transformer"]
 
 _DEVIATION = 0.02  # of all initial weights
 
 
-@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+@one_object
 def char_transformer(classes: int, length: int = 80, width: int = 128, layers: int = 2, heads: int = 4) -> Model:
     """Return the model of the next of `classes` characters, from the codes (batch, length) of those before it.
 

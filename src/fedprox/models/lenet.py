@@ -7,8 +7,6 @@ Two 5x5 convolutions with 6 and 16 channels and no padding, each with ReLU and 2
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import jax
 
 from fedprox.core.trees import Tree
@@ -23,11 +21,12 @@ from fedprox.models.layers import (
     to_images,
 )
 from fedprox.models.model import Model, classifier
+from fedprox.models.one_object import one_object
 
 __all__ = ["lenet"]
 
 
-@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+@one_object
 def lenet(shape: tuple[int, ...], classes: int) -> Model:
     """Return the network for examples of `shape`: (height, width), (height, width, channels) or (pixels,).
 

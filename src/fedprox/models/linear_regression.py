@@ -8,8 +8,6 @@ bias.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,12 +15,13 @@ import numpy as np
 from fedprox.core.trees import Tree
 from fedprox.models.draws import constant
 from fedprox.models.model import Array, Model, second_moment
+from fedprox.models.one_object import one_object
 from fedprox.models.products import is_small
 
 __all__ = ["linear_regression"]
 
 
-@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+@one_object
 def linear_regression(features: int, *, bias: bool = True) -> Model:
     """Return least squares on flat inputs of `features` numbers.
 

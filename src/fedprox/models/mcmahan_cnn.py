@@ -6,19 +6,18 @@ and one unit per class: 1,663,370 parameters for MNIST, as the paper states.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import jax
 
 from fedprox.core.trees import Tree
 from fedprox.models.draws import keys
 from fedprox.models.layers import apply_dense, convolve_and_pool, image_shape, init_convolution, init_dense, to_images
 from fedprox.models.model import Model, classifier
+from fedprox.models.one_object import one_object
 
 __all__ = ["mcmahan_cnn"]
 
 
-@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+@one_object
 def mcmahan_cnn(shape: tuple[int, ...], classes: int) -> Model:
     """Return the network for examples of `shape`: (height, width), (height, width, channels) or (pixels,).
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import jax
 
 from fedprox.core.trees import Tree
 from fedprox.models.draws import keys
 from fedprox.models.layers import apply_dense, convolve_and_pool, image_shape, init_convolution, init_dense, to_images
 from fedprox.models.model import Model, classifier
+from fedprox.models.one_object import one_object
 
 __all__ = ["cnn", "mlp"]
 
 
-@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+@one_object
 def mlp(features: int, classes: int, hidden: int = 128) -> Model:
     """Return a perceptron with one hidden layer of ReLU units.
 
@@ -33,7 +32,7 @@ def mlp(features: int, classes: int, hidden: int = 128) -> Model:
     return classifier("mlp", init, scores)
 
 
-@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+@one_object
 def cnn(shape: tuple[int, ...], classes: int, channels: tuple[int, int] = (16, 32)) -> Model:
     """Return two 5x5 convolutions, each with ReLU and 2x2 max pooling, and a dense layer.
 

@@ -12,8 +12,6 @@ Group normalisation depends on one example only: with the channels in groups of 
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -24,6 +22,7 @@ from fedprox.models.draws import constant, keys
 from fedprox.models.group_norm import group_norm_relu
 from fedprox.models.layers import apply_dense, image_shape, init_convolution, init_dense, to_images
 from fedprox.models.model import Model, classifier
+from fedprox.models.one_object import one_object
 
 __all__ = ["resnet"]
 
@@ -31,7 +30,7 @@ _STAGES = (16, 32, 64)
 _GROUPS = 8
 
 
-@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+@one_object
 def resnet(shape: tuple[int, ...], classes: int, layers: int = 20) -> Model:
     """Return the network with `layers` = 6 n + 2, for examples of `shape`: (height, width[, channels]) or (pixels,).
 

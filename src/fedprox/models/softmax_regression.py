@@ -12,8 +12,6 @@ factor exceeds 1/2, so none of the Hessian exceeds half the largest of mean_i (x
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,12 +19,13 @@ import numpy as np
 from fedprox.core.trees import Tree
 from fedprox.models.draws import constant, uniform
 from fedprox.models.model import Array, Model, WideForm, second_moment
+from fedprox.models.one_object import one_object
 from fedprox.models.products import exponentials, fill_columns, is_small, outer_products, scores, whole_lines
 
 __all__ = ["glorot_start", "softmax_regression"]
 
 
-@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+@one_object
 def softmax_regression(features: int, classes: int) -> Model:
     """Return softmax regression on flat inputs of `features` numbers.
 

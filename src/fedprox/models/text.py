@@ -7,7 +7,6 @@ whether a message is positive (Sent140); its word vectors are given and fixed.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +17,12 @@ from fedprox.core.trees import Tree
 from fedprox.models.draws import constant, keys, uniform
 from fedprox.models.lstm import init_layer, last_hidden
 from fedprox.models.model import Model, classifier
+from fedprox.models.one_object import one_object
 
 __all__ = ["char_lstm", "sentiment_lstm"]
 
 
-@lru_cache(maxsize=32)  # one object for one model, so that compiled programs are found again
+@one_object
 def char_lstm(classes: int, length: int = 80, embedding: int = 8, hidden: int = 100) -> Model:
     """Return the model of the next of `classes` characters, from the codes (batch, length) of those before it.
 
