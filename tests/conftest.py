@@ -19,6 +19,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 import forked
@@ -32,6 +33,10 @@ from processor_time import seconds_of
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 forked.install()
+
+# First examples compile programs, and other tests share the cores: their time says nothing about the code.
+settings.register_profile("shared-cores", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared-cores")
 
 # Modules are not garbage. Collections while they are imported take a fifth of that time, and later ones that look
 # through all of them a tenth of the tests' time; see `pytest_collection_finish`.

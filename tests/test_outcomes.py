@@ -9,6 +9,7 @@ import pytest
 
 import fedprox
 from fedprox.config import SolverConfig
+from fedprox.engines.device_side import DeviceSide
 from fedprox.experiments.compare import Comparison
 from fedprox.report.verdict import verdict
 from fedprox.runs.history import History
@@ -151,6 +152,15 @@ def test_gamma_is_named_only_where_it_is_known_to_have_ended_the_work(small_popu
     row = fedprox.train(config, population=small_population, solver=solver).devices[0]
     reasons = dict(zip(row["device"], row["stopped_by"], strict=True))
     assert reasons == {0: "solver", 1: "gamma" if measured else "solver", 2: "gamma", 3: "gamma", 4: "budget"}
+
+
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_gamma_is_prepared_only_where_it_is_measured(small_population, monkeypatch, is_measured):
+    asked = []
+    monkeypatch.setattr(DeviceSide, "inexactness", lambda self, local, params: asked.append(local.device) or 0.5)
+    config = {"rounds": 1, "devices": {"per_round": 2}, "measure": {"gamma": is_measured}}
+    fedprox.train(config, population=small_population)
+    assert len(asked) == 3 * is_measured  # once to compile it
 
 
 def test_where_the_gradient_is_zero_a_device_stays_and_gamma_is_0():

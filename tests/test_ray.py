@@ -204,7 +204,7 @@ def test_an_error_of_the_work_itself_is_told_as_it_is(on_ray):
     with pytest.raises(RunError, match="solver greedy on device"):
         on_ray(BASE, population=population_of(SIZES), solver=wrong)
     broken = opaque(lambda params, x, y, subproblem, budget, key: 1 / 0, "broken")  # type: ignore[return-value]
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(RunError, match=r"solver broken on device .* failed with ZeroDivisionError: division by zero"):
         on_ray(BASE, population=population_of(SIZES), solver=broken)
 
 

@@ -42,7 +42,7 @@ def population():
 def groups(monkeypatch):
     """How many devices each group had; few are enough for one, as there are few in these tests."""
     monkeypatch.setattr("fedprox.engines.groups.FEWEST", 4)
-    counts, solve, add_up = [], SmallDevices.solve, GroupSums.of
+    counts, solve, add_up = [], SmallDevices.solve, GroupSums.call
 
     def counted(self, tasks, *rest):
         counts.append(len(tasks))
@@ -53,7 +53,7 @@ def groups(monkeypatch):
         return add_up(self, begin, count)
 
     monkeypatch.setattr(SmallDevices, "solve", counted)
-    monkeypatch.setattr(GroupSums, "of", counted_in_sums)
+    monkeypatch.setattr(GroupSums, "call", counted_in_sums)
     return counts
 
 
@@ -257,7 +257,8 @@ def test_orders_within_a_program_are_those_of_each_device():
 
     @compiled
     def draw(orders, place):
-        return draw_orders(orders, order_key(9), place[4:].astype(np.uint32), place[1], place[2], batch_size)
+        counter = jax.numpy.stack([place[4], 0, place[5], 0]).astype(np.uint32)
+        return draw_orders(orders, order_key(9), counter, place[1], place[2], batch_size)
 
     orders = empty_orders(148, batch_size)
     for k, device in enumerate(devices.tolist()):
@@ -296,7 +297,7 @@ def test_a_group_adds_up_like_the_tree(count):
     lines = {"a": random.normal(size=(count, 3)).astype(np.float32), "b": random.normal(size=count)}
     lines["a"][:, 0] = -0.0  # the sign of a zero stays, too
     tasks = TaskList.of([Task(device, 1, 0.3, 0.1) if device != 2 else None for device in range(count)])
-    group = Group(0, np.flatnonzero(tasks.asked), tasks.take(np.flatnonzero(tasks.asked)), np.ones(count, bool))
+    group = Group(0, np.flatnonzero(tasks.asked), tasks, np.ones(count, bool))
     given = GroupReply(take_lines(lines, group.positions), (), [], [1] * len(group.positions), [])
     total, parts = RoundSum(count), RoundSum(count)
     for position in group.positions.tolist():
@@ -328,7 +329,8 @@ def test_groups_come_from_aligned_pieces(groups):
 def test_a_large_device_with_a_small_budget_is_not_small(population):
     side = Blueprint(Config.of({"solver": {"batch_size": 1}}).to_dict()).build(population)
     small = SmallDevices(side)
-    assert small.takes(TaskList.of([Task(0, 1, 0.1, 0.1), Task(11, 1, 0.1, 0.1)])).tolist() == [True, False]
+    tasks = TaskList.of([Task(0, 1, 0.1, 0.1), Task(11, 1, 0.1, 0.1)])
+    assert small.takes(tasks, small.rows(tasks)).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

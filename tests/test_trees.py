@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedprox.core.trees import TreeSum, flatten_names, scale, squared_distance, squared_norm, unflatten_names
+from fedprox.core.trees import (
+    TreeSum,
+    flatten_names,
+    inner_product,
+    scale,
+    squared_distance,
+    squared_norm,
+    unflatten_names,
+)
 
 
 def pairwise(values):
@@ -76,6 +84,22 @@ def test_a_distance_in_parts_is_that_of_the_whole(size):
     first, second = (dict[str, Any](a=random.normal(size=(size, 2)), b=[random.normal(size=3)]) for _ in range(2))
     exact = math.fsum(((first["a"] - second["a"]) ** 2).ravel()) + math.fsum((first["b"][0] - second["b"][0]) ** 2)
     assert squared_distance(first, second) == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [10_000, 10_001, 50_000])
+def test_norms_and_products_use_one_core_and_have_its_bits(size, monkeypatch):
+    longest, vdot = [0], np.vdot
+
+    def product(one, other):
+        longest.append(one.size)
+        return vdot(one, other)
+
+    monkeypatch.setattr(np, "vdot", product)
+    leaf = np.random.default_rng(size).normal(size=(2, size // 2)).astype(np.float32)
+    norm2, product2 = squared_norm([leaf]), inner_product([leaf], [leaf])
+    assert max(longest) <= 10_000  # OpenBLAS divides more among the cores, and rounds differently for it
+    assert norm2 == pytest.approx(math.fsum(leaf.astype(float).ravel() ** 2), rel=1e-12)
+    assert product2 == pytest.approx(norm2, rel=1e-12)
 
 
 def test_a_distance_is_summed_in_double_precision_also_along_a_large_leaf():

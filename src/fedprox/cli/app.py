@@ -20,7 +20,7 @@ import typer
 
 from fedprox import __version__
 from fedprox.cli.completion import complete_config, complete_setting
-from fedprox.core.errors import FedProxError
+from fedprox.core.errors import FedProxError, OwnCodeError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,6 +79,10 @@ def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except FedProxError as error:
+            if isinstance(error, OwnCodeError) and error.__cause__ is not None:
+                from fedprox.core.own_code import own_traceback
+
+                typer.echo(own_traceback(error.__cause__), err=True, nl=False)
             typer.echo(f"fedprox: {error}", err=True)
             raise typer.Exit(error.exit_code) from None
         except OSError as error:

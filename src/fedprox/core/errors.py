@@ -1,7 +1,8 @@
 """Errors, with messages that say what to do.
 
 Every error a user can cause is a `FedProxError` whose message is one sentence that names the field or file, the
-rule, and the value. The command line prints that sentence alone and exits with the error's `exit_code`.
+rule, and the value. The command line prints that sentence alone and exits with the error's `exit_code`; before the
+sentence on a user's own function it prints the traceback through the user's files.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "FedProxError",
+    "OwnCodeError",
     "RunError",
     "RunFolderError",
     "input_error",
@@ -56,6 +58,10 @@ class RunFolderError(FedProxError):
 
 class RunError(FedProxError):
     """A run that failed while it was running."""
+
+
+class OwnCodeError(RunError):
+    """A user's function that failed during a run; the cause is its error."""
 
 
 def input_error(kind: str, sentence: str) -> FedProxError | None:

@@ -1,6 +1,7 @@
 """Functions that users write: what goes wrong in one becomes one sentence that names the function and the line.
 
-In Python the sentence is raised from the original error, so that its traceback is shown too.
+The sentence is raised from the original error, so that Python shows its traceback too. On the command line a failure
+during a run is printed with the traceback of the user's files (`own_traceback`); one before the run is a sentence.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedprox.core.errors import FedProxError, RunError
+from fedprox.core.errors import FedProxError, OwnCodeError
 from fedprox.core.reading import reason
 
-__all__ = ["describe_failure", "is_library_code", "own_code"]
+__all__ = ["describe_failure", "is_library_code", "own_code", "own_traceback"]
 
 _LIBRARIES = (
     str(Path(__file__).parents[1]),
@@ -24,13 +25,13 @@ _LIBRARIES = (
 
 
 @contextmanager
-def own_code(part: str, error: type[FedProxError] = RunError) -> Iterator[None]:
+def own_code(part: str, error: type[FedProxError] = OwnCodeError) -> Iterator[None]:
     """Turn a failure of a user's function into a sentence; `part` says which function it is.
 
     >>> with own_code("the metric 'f1'"):
     ...     {}["precision"]
     Traceback (most recent call last):
-    fedprox.core.errors.RunError: the metric 'f1' failed with KeyError: 'precision'
+    fedprox.core.errors.OwnCodeError: the metric 'f1' failed with KeyError: 'precision'
     """
     try:
         yield
@@ -52,8 +53,17 @@ def is_library_code(part: object) -> bool:
 
 def describe_failure(failure: BaseException) -> str:
     """Return the kind of an error, its message, and the last line of a user's file that led to it."""
-    frames = [
-        frame for frame in traceback.extract_tb(failure.__traceback__) if not frame.filename.startswith(_LIBRARIES)
-    ]
+    frames = _own_frames(failure)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(failure).__name__}: {reason(failure)}{place}"
+
+
+def own_traceback(failure: BaseException) -> str:
+    """Return the traceback of an error through the user's files; nothing where there is none."""
+    frames = traceback.format_list(_own_frames(failure))
+    head = ["Traceback (most recent call last), of your own files:\n", *frames]
+    return "".join([*head, *traceback.format_exception_only(failure)]) if frames else ""
+
+
+def _own_frames(failure: BaseException) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(failure.__traceback__) if not frame.filename.startswith(_LIBRARIES)]

@@ -91,10 +91,23 @@ def _parts(leaf: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
 
 def _squares(part: np.ndarray[Any, Any]) -> float:
     exact = part.astype(float)
-    return float(np.vdot(exact, exact))
+    return _product(exact, exact)
+
+
+def _product(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+    """Return <one, other> of arrays in double precision, with the same bits on any number of cores.
+
+    OpenBLAS divides longer vectors among all cores, and its threads then wait for more without sleeping.
+    """
+    if one.size <= _ONE_CORE:
+        return float(np.vdot(one, other))
+    flat, other_flat = one.reshape(-1), other.reshape(-1)
+    parts = [slice(begin, begin + _ONE_CORE) for begin in range(0, flat.size, _ONE_CORE)]
+    return sum(float(np.vdot(flat[part], other_flat[part])) for part in parts)
 
 
 _PART = 1 << 15
+_ONE_CORE = 10_000  # the longest vectors that OpenBLAS multiplies on one core
 
 
 def inner_product(first: Tree, second: Tree) -> float:
@@ -104,7 +117,7 @@ def inner_product(first: Tree, second: Tree) -> float:
     32.0
     """
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return float(sum(np.vdot(np.asarray(one, float), np.asarray(other, float)) for one, other in pairs))
+    return float(sum(_product(np.asarray(one, float), np.asarray(other, float)) for one, other in pairs))
 
 
 def is_finite(tree: Tree) -> bool:

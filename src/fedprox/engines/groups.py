@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -26,13 +27,13 @@ FEWEST = 16  # the smallest group that pays: fewer devices are faster one by one
 _UNEVEN = 1.05  # how much more than its share one worker may be given to save calls
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """Small devices of one piece of the round's list."""
 
     begin: int  # the first position of the piece
     positions: NDArray[np.int64]
-    tasks: TaskList
+    listed: TaskList  # the tasks of the round
     adds: NDArray[np.bool_]  # over the piece: whose values are in the group's sums; zero of those that are not asked
 
     @classmethod
@@ -44,10 +45,34 @@ class Group:
     def put(self, column: list[Any], values: Sequence[Any]) -> None:
         """Put the devices' values, if there are any, where they belong in a column over the round's list."""
         if len(values) == len(self.adds):  # all devices of the piece
-            column[self.begin : self.begin + len(values)] = values
+            column[self.span] = values
             return
         for position, value in zip(self.positions.tolist(), values, strict=True) if values else ():
             column[position] = value
+
+    @property
+    def span(self) -> slice:
+        """The positions of the piece."""
+        return slice(self.begin, self.begin + len(self.adds))
+
+    @property
+    def _where(self) -> slice | NDArray[np.int64]:
+        return self.span if len(self.positions) == len(self.adds) else self.positions
+
+    @cached_property
+    def tasks(self) -> TaskList:
+        """The tasks of the group."""
+        return self.listed.take(self._where)
+
+    @cached_property
+    def steps(self) -> int:
+        """The steps of all devices of the group."""
+        return int(self.listed.budgets[self._where].sum())
+
+    @cached_property
+    def adds_all(self) -> bool:
+        """Whether no device of the piece is solved by itself."""
+        return bool(self.adds.all())
 
     @property
     def level(self) -> int:
@@ -62,7 +87,7 @@ class Group:
 
     def _sums(self, lines: Tree, most: int) -> list[Subtree]:
         count = len(self.adds)
-        if not self.adds.all():
+        if not self.adds_all:
             return list(subtree_sums(self._placed(lines, count), self.adds))
         return [Subtree(self.level, 0, sum_lines(self._placed(lines, most)))]
 
@@ -88,11 +113,9 @@ def find_groups(tasks: TaskList, small: NDArray[np.bool_], level: int) -> list[G
     groups = []
     for begin in range(0, len(tasks), 1 << level):
         piece = slice(begin, begin + (1 << level))
-        positions = begin + np.flatnonzero(small[piece])
+        positions = begin + small[piece].nonzero()[0]
         if len(positions) >= FEWEST:
-            is_whole = len(positions) == len(small[piece])
-            own = tasks.take(piece if is_whole else positions)
-            groups.append(Group(begin, positions, own, small[piece] | ~tasks.asked[piece]))
+            groups.append(Group(begin, positions, tasks, small[piece] | ~tasks.asked[piece]))
     return groups
 
 

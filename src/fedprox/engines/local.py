@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from fedprox.core.lines import Subtree
 from fedprox.core.threads import Workers
-from fedprox.core.trees import Tree, quiet, scale
+from fedprox.core.trees import Tree, quiet, scale, to_numpy
 from fedprox.engines.device_side import DeviceSide, Task
 from fedprox.engines.groups import Group, balanced_level, find_groups, group_level
 from fedprox.engines.outcome import Engine, RoundOutcome, RoundRequest
@@ -34,6 +34,15 @@ from fedprox.solvers.subproblem import Subproblem
 __all__ = ["LocalEngine"]
 
 Item = TypeVar("Item")
+
+
+class _Division(NamedTuple):
+    """The devices of a round as the jobs that they are."""
+
+    added: list[Group]  # groups whose replies the program adds up
+    calls: list[Callable[[], Tree]]  # the calls that do it, one for each
+    groups: list[Group]  # groups whose replies come out
+    alone: list[tuple[int, Task]]  # other devices, with their positions
 
 
 class LocalEngine(Engine):
@@ -54,8 +63,8 @@ class LocalEngine(Engine):
         self._device.warm_up(params)
         if self._small.usable and self._device.in_groups:
             group, broadcast = Group.of_one(), self._small.first_broadcast(params)
-            if (adding := self._small.add_up(group.tasks, broadcast)) is not None:
-                adding.of(0, 1)
+            if self._small.adds_up(broadcast):
+                self._small.add_up(group.tasks, self._small.rows(group.tasks), broadcast).call(0, 1)()
             else:
                 group.sums(self._small.solve(group.tasks, broadcast), self._small.lines)
 
@@ -84,12 +93,6 @@ class LocalEngine(Engine):
 
         @quiet
         def solve_group(group: Group) -> None:
-            if group_sums is not None and group.adds.all() and self._small.fits_one_call(group.tasks):
-                group.put(given.steps, group.tasks.budgets.tolist())
-                total = Subtree(group.level, 0, group_sums.of(group.begin, len(group.adds)))
-                with adding:
-                    sums.add_subtrees(group.begin, [total], [Subtree(0, 0, ())], group.adds)
-                return
             answer = self._small.solve(group.tasks, broadcast)
             with self._small.turn:
                 group.put(given.steps, answer.steps)
@@ -102,15 +105,17 @@ class LocalEngine(Engine):
             with adding:
                 sums.add_subtrees(group.begin, averaged, summed, group.adds)
 
-        adds_up = given.replies is None and self._small.usable and self._small.adds_up(broadcast)
-        groups, alone = self._divide(tasks, request.gammas, adds_up)
-        group_sums = self._small.add_up(tasks, broadcast) if groups and adds_up else None
-        jobs: list[Callable[[], None]] = [partial(solve_group, group) for group in groups]
+        added, calls, groups, alone = self._divide(tasks, request)
+        jobs: list[Callable[[], Any]] = [*calls, *(partial(solve_group, group) for group in groups)]
         if alone:
             shared = self._device.shared(broadcast)
             jobs += [partial(solve, shared, position, task) for position, task in alone]
-        costs = [int(group.tasks.budgets.sum()) for group in groups] + [task.budget for _, task in alone]
-        self._workers.run(lambda job: job(), jobs, costs)
+        costs = [group.steps for group in (*added, *groups)] + [task.budget for _, task in alone]
+        answers = self._workers.run(_call, jobs, costs)
+        for group, total in zip(added, answers, strict=False):
+            given.steps[group.span] = tasks.steps[group.span].tolist()
+            subtree = Subtree(group.level, 0, to_numpy(total))
+            sums.add_subtrees(group.begin, [subtree], [Subtree(0, 0, ())], group.adds)
         clock = time.perf_counter()
         if (found := given.gammas) is not None:
 
@@ -120,7 +125,8 @@ class LocalEngine(Engine):
             self._each(solved, measure, _samples)
         seconds = time.perf_counter() - clock
         averaged, summed = sums.result()
-        return replace(given, averaged=averaged, summed=summed, gamma_seconds=seconds)
+        states = given.states if groups or alone else []
+        return replace(given, averaged=averaged, summed=summed, states=states, gamma_seconds=seconds)
 
     @quiet
     def solve_versions(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
@@ -128,7 +134,7 @@ class LocalEngine(Engine):
         broadcasts = [request.broadcast for request in requests]
         every = [TaskList.of(request.tasks) for request in requests]
         can_mix = len(requests) > 1 and not any(each.gammas or not each.every_reply for each in requests)
-        if not can_mix or not self._small.can_mix(broadcasts) or not all(self._small.takes(t).all() for t in every):
+        if not can_mix or not self._small.can_mix(broadcasts) or not all(map(self._are_small, every)):
             return super().solve_versions(requests)
         tasks = TaskList.joined(every)
         versions = np.repeat(np.arange(len(every)), [len(each) for each in every])
@@ -142,6 +148,9 @@ class LocalEngine(Engine):
             empty = RoundOutcome.empty(request)
             outcomes.append(replace(empty, steps=answer.steps[part], drift2=drift2[part], replies=received[part]))
         return outcomes
+
+    def _are_small(self, tasks: TaskList) -> bool:
+        return bool(self._small.takes(tasks, self._small.rows(tasks)).all())
 
     def mean_gradient(self, tasks: Sequence[Task | None], params: Tree) -> Tree:
         """Return sum of weight * grad F_k(params) over the tasks."""
@@ -157,23 +166,26 @@ class LocalEngine(Engine):
         self._each(tasks, add, _budget)
         return total.result()
 
-    def _divide(self, tasks: TaskList, gammas: bool, adds_up: bool) -> tuple[list[Group], list[tuple[int, Task]]]:
-        """Return the groups of small devices of a round, and the other devices with their positions."""
-        groups: list[Group] = []
-        if self._small.usable and not gammas:  # a gamma is measured device by device
-            small = self._small.takes(tasks)
-            if adds_up and np.array_equal(small, tasks.asked):
-                costs = np.where(tasks.asked, tasks.budgets, 0)
-                level = balanced_level(costs, self.workers, self._small.most_added(tasks))
-            else:
-                level = group_level(len(tasks), self.workers, self._small.lines)
-            groups = find_groups(tasks, small, level) if level else []
-        if sum(len(group.positions) for group in groups) == len(tasks):
-            return groups, []
-        alone = tasks.asked.copy()
-        for group in groups:
-            alone[group.positions] = False
-        return groups, tasks.tasks(alone)
+    def _divide(self, tasks: TaskList, request: RoundRequest) -> _Division:
+        """Divide the devices of a round."""
+        if not self._small.usable or request.gammas:  # a gamma is measured device by device
+            return _Division([], [], [], tasks.tasks(tasks.asked))
+        rows = self._small.rows(tasks)
+        small = self._small.takes(tasks, rows)
+        adds_up = not request.every_reply and self._small.adds_up(request.broadcast)
+        if adds_up and (small is tasks.asked or np.array_equal(small, tasks.asked)):
+            level = balanced_level(tasks.steps, self.workers, self._small.most_added(tasks))
+        else:
+            level = group_level(len(tasks), self.workers, self._small.lines)
+        groups = find_groups(tasks, small, level) if level else []
+        added: list[Group] = []
+        if adds_up:
+            added = [group for group in groups if group.adds_all and self._small.fits_one_call(group.steps)]
+        if added:
+            groups = [group for group in groups if group not in added]
+            program = self._small.add_up(tasks, rows, request.broadcast)
+        calls = [program.call(group.begin, len(group.adds)) for group in added]
+        return _Division(added, calls, groups, _others(tasks, [*added, *groups]))
 
     def _each(
         self, items: Sequence[Item | None], work: Callable[[int, Item], None], cost: Callable[[Item], int]
@@ -181,6 +193,20 @@ class LocalEngine(Engine):
         """Do work(position, item) for the items that are not None, side by side."""
         asked = [(position, item) for position, item in enumerate(items) if item is not None]
         self._workers.run(lambda one: work(*one), asked, [cost(item) for _, item in asked])
+
+
+def _others(tasks: TaskList, groups: list[Group]) -> list[tuple[int, Task]]:
+    """Return the devices that are asked and in no group, with their positions."""
+    if sum(len(group.positions) for group in groups) == np.count_nonzero(tasks.asked):
+        return []
+    others = tasks.asked.copy()
+    for group in groups:
+        others[group.positions] = False
+    return tasks.tasks(others)
+
+
+def _call(job: Callable[[], Any]) -> Any:
+    return job()
 
 
 def _budget(task: Task) -> int:

@@ -54,7 +54,7 @@ class RoundOutcome:
 
     averaged: Tree  # sum of weight * reply over those kept; None if there is none, or every reply is given
     summed: Tree  # sum of p_k * reply
-    states: list[Any]  # what each device remembers, or where the engine keeps it
+    states: list[Any]  # what each device remembers, or where the engine keeps it; [] where that is nothing for all
     steps: list[int]
     drift2: list[float | None]  # where it was asked for
     replied: NDArray[np.bool_]  # who gave a reply that can be used

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -29,7 +30,6 @@ from fedprox.methods.solver_choice import SharedSolver
 from fedprox.models import Model
 from fedprox.models.parameter_shapes import parameter_shapes
 from fedprox.participation.budget import steps_begun
-from fedprox.population.loaded_samples import to_backend
 from fedprox.solvers.device_groups import (
     GroupData,
     group_places,
@@ -40,7 +40,7 @@ from fedprox.solvers.device_groups import (
 )
 from fedprox.solvers.subproblem import Subproblem
 
-__all__ = ["GroupReply", "GroupSums", "SmallDevices"]
+__all__ = ["GroupReply", "GroupSums", "Rows", "SmallDevices"]
 
 _MOST_STEPS = 256  # of a device: after that its steps take longer than a call
 _MOST_SAMPLES = 512  # of a device: to rank more would take long
@@ -66,21 +66,28 @@ class GroupReply(NamedTuple):
         return list(map(Received, *columns))
 
 
+class Rows(NamedTuple):
+    """The samples of some devices."""
+
+    begins: NDArray[np.int64]
+    samples: NDArray[np.int64]  # their number
+
+
 class GroupSums(NamedTuple):
     """Adds up what small devices of a round reply, for pieces of its list."""
 
     program: Callable[..., Any]
     problem: Subproblem
-    rates: jax.Array
+    rates: NDArray[np.float32]
     data: GroupData  # with places for all devices of the round
     weights: NDArray[np.float32]
     lines: int  # of one call
 
-    def of(self, begin: int, count: int) -> Tree:
-        """Return the sum over `count` positions from `begin` on, along the tree; those not asked add zero."""
+    def call(self, begin: int, count: int) -> Callable[[], Tree]:
+        """Return the call that gives the sum over `count` positions from `begin` on; those not asked add zero."""
         own = slice(begin, begin + self.lines)
         data = self.data._replace(places=self.data.places[own], devices=np.int32(count))
-        return to_numpy(self.program(self.problem, self.rates, data, self.weights[own]))
+        return partial(self.program, self.problem, self.rates, data, self.weights[own])
 
 
 class SmallDevices:
@@ -98,19 +105,26 @@ class SmallDevices:
         self.turn = Lock()
         self.usable = _is_usable(device)
         self.lines = _most_lines(device.model) if self.usable else 0
-        self._key = to_backend(order_key(device.seed))
+        self._key = jax.device_put(order_key(device.seed))  # once: `to_backend` would compile a program for it
 
     @property
     def _solver(self) -> Any:
         """The solver that all devices share."""
         return self._device.solver_for(0)
 
-    def takes(self, tasks: TaskList) -> NDArray[np.bool_]:
+    def rows(self, tasks: TaskList) -> Rows:
+        """Return where the samples of the devices are."""
+        offsets = self._device.samples.offsets
+        begins = offsets[tasks.devices]
+        return Rows(begins, offsets[tasks.devices + 1] - begins)
+
+    def takes(self, tasks: TaskList, rows: Rows) -> NDArray[np.bool_]:
         """Return which devices are small, of those that are asked."""
-        side = self._device
-        samples = side.samples.offsets[tasks.devices + 1] - side.samples.offsets[tasks.devices]
-        begun = steps_begun(samples, side.batch_size, tasks.budgets)
-        small: NDArray[np.bool_] = (begun <= _MOST_STEPS) & (samples <= _MOST_SAMPLES)
+        most = int(rows.samples.max(initial=0))
+        if most <= _MOST_SAMPLES and most + int(tasks.budgets.max(initial=0)) <= _MOST_STEPS:
+            return tasks.asked  # no epoch has more steps than samples
+        begun = steps_begun(rows.samples, self._device.batch_size, tasks.budgets)
+        small: NDArray[np.bool_] = (begun <= _MOST_STEPS) & (rows.samples <= _MOST_SAMPLES)
         return tasks.asked & small
 
     def first_broadcast(self, params: Tree) -> Broadcast:
@@ -137,24 +151,19 @@ class SmallDevices:
             most //= 2
         return most
 
-    def add_up(self, tasks: TaskList, broadcast: Broadcast) -> GroupSums | None:
-        """Return what adds up the devices' replies in groups; None where each reply must be seen."""
-        if not self.adds_up(broadcast):
-            return None
+    def add_up(self, tasks: TaskList, rows: Rows, broadcast: Broadcast) -> GroupSums:
+        """Return what adds up the replies of small devices, where they can be added up."""
         side, lines = self._device, _MOST_ADDED
-        begins = side.samples.offsets[tasks.devices]
-        samples = side.samples.offsets[tasks.devices + 1] - begins
-        steps = np.where(tasks.asked, tasks.budgets, 0)
-        places = group_places(begins, samples, steps, 0, broadcast.round, tasks.devices, len(tasks) + lines)
+        columns = (*rows, tasks.steps, 0, broadcast.round, tasks.devices)
+        places = group_places(*columns, len(tasks) + lines)
         weights = np.zeros(len(places), np.float32)
         weights[: len(tasks)] = tasks.weights
         data = GroupData(side.loaded.x, side.loaded.y, self._key, places, np.int32(0))
-        problem, rates = to_backend(self._common([broadcast]))
-        return GroupSums(self._program(group_sum_program), problem, rates, data, weights, lines)
+        return GroupSums(self._program(group_sum_program), *self._common([broadcast]), data, weights, lines)
 
-    def fits_one_call(self, tasks: TaskList) -> bool:
-        """Return whether the devices' steps take no longer than one call may."""
-        return int(tasks.budgets.sum()) * self._device.batch_size <= _AT_ONCE
+    def fits_one_call(self, steps: int) -> bool:
+        """Return whether so many steps take no longer than one call may."""
+        return steps * self._device.batch_size <= _AT_ONCE
 
     def _program(self, program_of: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
         return program_of(self._device.model, self._solver, self._device.batch_size, _MOST_STEPS)
@@ -213,8 +222,7 @@ class SmallDevices:
     ) -> Iterator[tuple[Any, int]]:
         """Yield the arguments of the program's calls, and how many devices each is for."""
         side, devices, steps = self._device, tasks.devices, tasks.budgets
-        begins = side.samples.offsets[devices]
-        samples = side.samples.offsets[devices + 1] - begins
+        begins, samples = self.rows(tasks)
         rounds = np.array([each.round for each in broadcasts], np.int64)[versions]
         for part in self._parts(steps_begun(samples, side.batch_size, steps)):
             used, own_version = np.unique(versions[part], return_inverse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -59,6 +60,11 @@ class TaskList(Sequence[Task | None]):
 
     def __len__(self) -> int:
         return len(self.asked)
+
+    @cached_property
+    def steps(self) -> NDArray[np.int64]:
+        """The budgets of the devices that are asked, 0 for the others."""
+        return self.budgets if self.asked.all() else np.where(self.asked, self.budgets, 0)
 
     @overload
     def __getitem__(self, index: int) -> Task | None: ...

@@ -78,7 +78,7 @@ class DataPass:
             pad(_int32(self.sizes)),
             tuple(pad(column.astype(np.float32)) for column in columns),
         )
-        self._data = (data.x, data.y, to_backend(places))
+        self._data = (data.x, data.y, jax.device_put(places))  # once: `to_backend` would compile a program for it
         self._program = walk_program(model, data.block)
 
     def compile(self, params: Tree) -> None:

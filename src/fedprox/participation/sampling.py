@@ -196,17 +196,19 @@ def draw_without_replacement(total: int, random: NDArray[np.uint64]) -> NDArray[
             drawn = word % (own + 1)
             chosen[own if drawn in chosen else drawn] = None
         return np.fromiter(chosen, np.int64, count)
-    last = np.arange(total - count, total)
-    candidate = (random % (last + 1).astype(np.uint64)).astype(np.int64)
+    first, bits = total - count, count.bit_length()
+    candidate = (random % np.arange(first + 1, total + 1, dtype=np.uint64)).view(np.int64)
     # c_t has been chosen if an earlier candidate is the same, or if it is an l_s that took the place of c_s, s < t
-    packed = np.sort(candidate << count.bit_length() | np.arange(count))
-    same = np.flatnonzero(np.diff(packed >> count.bit_length()) == 0) + 1
-    taken = np.zeros(count, bool)
-    taken[packed[same] & ((1 << count.bit_length()) - 1)] = True
-    later = np.flatnonzero((candidate >= last[0]) & (candidate < last))
-    earlier = candidate[later] - last[0]
-    while (new := taken[earlier] & ~taken[later]).any():
-        taken[later[new]] = True
+    draws = np.arange(count)
+    packed = np.sort(candidate << bits | draws)
+    numbers = packed >> bits
+    flags = bytearray(count)
+    taken = np.frombuffer(flags, bool)
+    taken[packed[1:][numbers[1:] == numbers[:-1]] & ((1 << bits) - 1)] = True
+    last = draws + first
+    later = ((candidate >= first) & (candidate < last) & ~taken).nonzero()[0]
+    for earlier, own in zip((candidate[later] - first).tolist(), later.tolist(), strict=True):
+        flags[own] = flags[earlier]
     return np.where(taken, last, candidate)
 
 

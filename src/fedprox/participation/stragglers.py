@@ -122,5 +122,7 @@ def further_failures(count: int, *, share: float, seed: int, round: int, block: 
 def _marked(listed: int, share: float, seed: int, purpose: Purpose, round: int, block: int = 0) -> NDArray[np.bool_]:
     marked = np.zeros(listed, bool)
     count = math.floor(share * listed + 0.5)
+    if count == 0:
+        return marked
     marked[draw_without_replacement(listed, words(count, seed, purpose, round, block))] = True
     return marked

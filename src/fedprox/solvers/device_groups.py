@@ -59,16 +59,12 @@ def group_places(
     """Return a line for each device, and further ones without work.
 
     A line has a device's first row of x and y, the number of its rows, its number of steps, which version of anchor, mu
-    and learning rate is its own, and the halves of the round and of the device for its draws.
+    and learning rate is its own, and the round and the device for its draws. All are below 2^31, as the samples are.
     """
-    count = len(devices)
-    places = np.zeros((lines, 8), np.int32)
+    places = np.zeros((lines, 6), np.int32)
     places[:, 1] = 1
-    for column, values in enumerate((begins, samples, steps, versions)):
-        places[:count, column] = values
-    drawn = np.empty((count, 2), np.uint64)
-    drawn[:, 0], drawn[:, 1] = rounds, devices
-    places[:count, 4:] = halves(drawn).view(np.int32)
+    for column, values in enumerate((begins, samples, steps, versions, rounds, devices)):
+        places[: len(devices), column] = values
     return places
 
 
@@ -169,13 +165,13 @@ def _solver_of_one(
     only = (wide.widen(first[0]), *first[1:]) if len(learning_rates) == 1 else None
 
     def solve_one(orders: Orders, k: jax.Array) -> tuple[Orders, Tree]:
-        begin, samples, steps, version, *counter = line(data.places, k)
+        begin, samples, steps, version, round, device = line(data.places, k)
         if only is not None:
             start, mu, rate = only
         else:
             anchor, mu, rate = jax.tree.map(lambda leaf: line(leaf, version), given)
             start = wide.widen(anchor)
-        drawn_for = jnp.stack(counter).astype(jnp.uint32)
+        drawn_for = jnp.stack([round, _NO_UPPER_HALF, device, _NO_UPPER_HALF]).astype(jnp.uint32)
         orders = draw_orders(orders, data.key, drawn_for, samples, steps, batch_size)
         linear = None if problem.linear is None else jax.tree.map(lambda leaf: line(leaf, k), problem.linear)
         own = Subproblem(start, mu, None if linear is None else wide.widen(linear))
@@ -186,6 +182,9 @@ def _solver_of_one(
         return orders, params
 
     return solve_one
+
+
+_NO_UPPER_HALF = np.int32(0)
 
 
 def _put(lines: jax.Array, one: jax.Array, k: jax.Array) -> jax.Array:

@@ -96,7 +96,7 @@ class DeviceActor:
             return chunk
         after = [
             before.state if now is None else now
-            for before, now in zip(own, outcome.states, strict=True)
+            for before, now in zip(own, outcome.states or [None] * len(own), strict=True)
             if before is not None
         ]
         return (chunk, *after)
