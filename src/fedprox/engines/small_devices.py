@@ -162,7 +162,7 @@ class SmallDevices:
         return GroupSums(self._program(group_sum_program), *self._common([broadcast]), data, weights, lines)
 
     def fits_one_call(self, steps: int) -> bool:
-        """Return whether so many steps take no longer than one call may."""
+        """Return whether this number of steps takes no longer than one call may."""
         return steps * self._device.batch_size <= _AT_ONCE
 
     def _program(self, program_of: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
