@@ -12,8 +12,8 @@ import pytest
 from fedprox.core import folders
 from fedprox.core.errors import DataError
 from fedprox.core.folders import NewFolder
-from fedprox.population import Population
-from fedprox.population.folder import open_population
+from fedprox.population import Population, folder
+from fedprox.population.folder import open_population, read_manifest
 from fedprox.population.writer import PopulationWriter, save_population
 
 DIES = """
@@ -90,6 +90,21 @@ def test_the_population_is_never_absent(tmp_path):
     assert len(seen) > 1
     assert all(devices == 3 + value for value, devices in seen)
     assert names(tmp_path) == ["mine"]
+
+
+def test_a_population_replaced_twice_while_it_is_opened_is_opened_anew(tmp_path, monkeypatch):
+    target, seen = save_population(population(0.0), tmp_path / "mine"), []
+
+    def read_and_replace(path):
+        manifest = read_manifest(path)
+        if len(seen) < 20:  # on most file systems the second new folder gets the inode number of the first one
+            for _ in range(2):
+                save_population(population(float(len(seen)), 4 + len(seen)), target)
+            seen.append(manifest)
+        return manifest
+
+    monkeypatch.setattr(folder, "read_manifest", read_and_replace)
+    assert folder.open_population(target).devices == 4 + 19
 
 
 @pytest.mark.parametrize("error", [OSError, AttributeError])

@@ -16,9 +16,11 @@ its checksums.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,16 +65,34 @@ def open_population(path: str | Path, *, verify: bool = False) -> Population:
     """Open a population folder without reading its data; with `verify`, read them all and check them first."""
     folder = Path(path)
     while True:
-        before = _identity(folder)
-        try:
-            population = _opened(folder, verify)
-        except DataError:
-            if _identity(folder) == before:
-                raise
-        else:
-            if _identity(folder) == before:
-                return population
+        with _held(folder) as is_in_place:
+            try:
+                population = _opened(folder, verify)
+            except DataError:
+                if is_in_place():
+                    raise
+            else:
+                if is_in_place():
+                    return population
         # the folder was replaced by another while it was opened
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether the same folder is still there.
+
+    The folder stays open meanwhile, where the system opens folders: a new one cannot be given its inode number.
+    """
+    try:
+        opened = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    except (OSError, ValueError):
+        opened = None
+    try:
+        before = _identity(folder)
+        yield lambda: _identity(folder) == before
+    finally:
+        if opened is not None:
+            os.close(opened)
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
