@@ -1,5 +1,6 @@
 import contextlib
 import gc
+import importlib.util
 import json
 import os
 import signal
@@ -90,10 +91,53 @@ WAITING_WORKERS = 2
 
 collect_ignore = ["attack/federation_app", "attack/paced_app"]  # parts of apps, which import the rest of them
 
+# Files that import the package of an extra. The quick tests also run without extras, on systems that lack some of these
+# packages, and then leave the files unread.
+FILES_OF_EXTRAS = {
+    "equinox": ["src/fedprox/adapters/equinox.py"],
+    "flax": ["src/fedprox/adapters/flax.py"],
+    "flwr": [
+        "src/fedprox/deploy/*.py",
+        "tests/attack/warm_node.py",
+        "tests/fake_federation.py",
+        "tests/test_deploy_*.py",
+        "tests/test_new_project.py",
+    ],
+    "optax": ["src/fedprox/solvers/optax_steps.py", "tests/test_solvers.py", "tests/test_subproblem.py"],
+    "polars": ["tests/test_saved_models.py"],
+    "pyarrow": ["tests/attack/fleets.py", "tests/attack/kinds.py", "tests/test_attack.py"],
+    "scipy": [
+        "src/fedprox/adapters/scipy.py",
+        "tests/test_personal.py",
+        "tests/test_solvers.py",
+        "tests/test_subproblem.py",
+    ],
+    "torch": ["src/fedprox/adapters/torch*.py", "tests/test_deploy_parts.py", "tests/test_personal.py"],
+}
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave slow files unread where no test of them is wanted: what they import takes seconds."""
-    return True if config.option.markexpr == "not slow" and collection_path.name in SLOW_FILES else None
+
+def missing_extras() -> list[str]:
+    """Return the packages of `FILES_OF_EXTRAS` that are not installed."""
+    return [package for package in FILES_OF_EXTRAS if importlib.util.find_spec(package) is None]
+
+
+def is_quick(config: pytest.Config) -> bool:
+    """Return whether the quick tests alone are wanted."""
+    return config.option.markexpr == "not slow"
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say which packages the quick tests do without."""
+    missing = missing_extras() if is_quick(config) else []
+    return f"without tests that need {', '.join(missing)}" if missing else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave files unread of which the quick tests want nothing: slow ones, and those that need a missing package."""
+    if is_quick(config):
+        unread = [f"tests/{name}" for name in SLOW_FILES]
+        unread += [each for package in missing_extras() for each in FILES_OF_EXTRAS[package]]
+        config.option.ignore_glob = [*config.option.ignore_glob, *(str(config.rootpath / each) for each in unread)]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
@@ -101,7 +145,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # as it says
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores if config.option.markexpr == "not slow" else cores + WAITING_WORKERS
+    return cores if is_quick(config) else cores + WAITING_WORKERS
 
 
 def pytest_xdist_setupnodes() -> None:

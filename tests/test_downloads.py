@@ -74,6 +74,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
+    pytest.importorskip("cryptography")
     from fedprox.deploy.keys import write_keys
 
     folder = tmp_path_factory.mktemp("keys") / "keys"

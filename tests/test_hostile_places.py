@@ -143,11 +143,13 @@ def test_folders_that_cannot_be(tmp_path):
 
 @pytest.mark.parametrize("host", ["", "a" * 64 + ".org", "a b", "x" * 300, "bad\udce9", ".", "a..b", "-"])
 def test_hosts_that_are_none(tmp_path, host):
+    pytest.importorskip("cryptography")
     with pytest.raises(ConfigError, match="`--host` must be a host name or an IP address"):
         write_keys(tmp_path / "keys", nodes=1, hosts=[host])
 
 
 def test_hosts_and_days_of_keys(tmp_path):
+    pytest.importorskip("cryptography")
     assert _checked_host("münchen.example") == "xn--mnchen-3ya.example"
     assert _checked_host("::1") == "::1"
     with pytest.raises(ConfigError, match="`--days` must be an integer from 1 to 36500; got 999999999"):

@@ -62,6 +62,7 @@ def test_what_a_run_leaves_behind(finished):
 
 
 def test_history_converts_to_frames(finished):
+    pytest.importorskip("polars")
     _, result = finished
     pandas, polars = result.history.to_pandas(), result.history.to_polars()
     assert list(pandas["round"]) == polars["round"].to_list() == list(range(7))
