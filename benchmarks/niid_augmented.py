@@ -3,9 +3,9 @@
     python -m benchmarks.niid_augmented [--out runs/niid-augmented] [--methods fedavg,fedprox,…] [--mu 0.01]
 
 The benchmark's description (Li et al., 2022) does not name an augmentation; its code pads training images by four
-reflected pixels, takes a random part of 32 x 32 and turns half of them left to right. All else is that of the recipe
-`niid-bench`. The network is LeNet as a PyTorch module, and the augmentation the `transform` of `from_torch`, which draws
-for (seed, round, device). A run that was interrupted resumes. Needs CIFAR-10 (`fedprox data prepare cifar10`).
+reflected pixels, takes a random part of 32 x 32 and mirrors half of them. All else is that of the recipe `niid-bench`.
+The network is LeNet as a PyTorch module, and the augmentation the `transform` of `from_torch`, which draws for (seed,
+round, device). A run that was interrupted resumes. Needs CIFAR-10 (`fedprox data prepare cifar10`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class ChannelsFirst(nn.Module):
 
 
 def augmented(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return a random part of each padded image, every second one turned left to right."""
+    """Return a random part of each padded image, mirrored with probability 1 / 2."""
     count = len(x)
     padded = nn.functional.pad(x.permute(0, 3, 1, 2), (PAD,) * 4, mode="reflect").permute(0, 2, 3, 1)
     down, across = torch.randint(0, 2 * PAD + 1, (2, count, 1), generator=generator)
-    is_turned = torch.rand(count, 1, generator=generator) < 0.5
+    is_mirrored = torch.rand(count, 1, generator=generator) < 0.5
     rows = down + torch.arange(SIDE)
-    columns = across + torch.where(is_turned, torch.arange(SIDE).flip(0), torch.arange(SIDE))
+    columns = across + torch.where(is_mirrored, torch.arange(SIDE).flip(0), torch.arange(SIDE))
     return padded[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
@@ -50,8 +50,8 @@ def run(method: dict[str, object], out: Path, seed: int) -> fedprox.Result:
     model, solver = from_torch(nn.Sequential(ChannelsFirst(), lenet(3, SIDE)), None, optimiser, transform=augmented)
     recipe = recipes.load_settings("niid-bench")
     shared = {section: recipe[section] for section in ("rounds", "data", "devices", "measure", "checkpoint")}
-    solver_settings = {**recipe["solver"], "momentum": 0.0}  # the optimiser's own
-    config = {**shared, "solver": solver_settings, "method": method, "seed": seed, "engine": {"workers": 1}}
+    local = {**recipe["solver"], "momentum": 0.0}  # the optimiser has it
+    config = {**shared, "solver": local, "method": method, "seed": seed, "engine": {"workers": 1}}
     return fedprox.train(config, model=model, solver=solver, out=out, resume=out.exists(), progress=True)
 
 
