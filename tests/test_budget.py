@@ -1,6 +1,7 @@
 from math import ceil
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -137,3 +138,15 @@ def test_who_fails_is_drawn_apart_from_who_straggles():
     failed = failures(cohort, share=0.3, seed=0, round=1)
     assert failed.sum() == 3
     assert failed.tolist() != work_of(cohort, 0.3, 2).straggler.tolist()
+
+
+def test_a_batch_larger_than_any_device_costs_no_more_than_the_device(small_population):
+    whole, huge = (
+        fedprox.train(
+            {"rounds": 2, "solver": {"epochs": 2, "batch_size": size}, "devices": {"per_round": 5}},
+            population=small_population,
+        )
+        for size in (31, 10**9)
+    )
+    assert huge.devices.column("steps") == whole.devices.column("steps")
+    assert huge.history[-1]["train_loss"] == pytest.approx(whole.history[-1]["train_loss"], rel=1e-5)

@@ -139,3 +139,26 @@ def test_a_number_beyond_a_bound_is_told_the_bound(settings, sentence):
     with pytest.raises(ConfigError) as raised:
         Config.from_dict(settings)
     assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "stated"),
+    [
+        ("merge", {"rule": "trimmed_mean"}, {"trim": 0.1}),
+        ("merge", {"rule": "krum"}, {"byzantine": 1}),
+        ("solver", {"schedule": "exponential"}, {"decay": 0.99}),
+        ("model", {"name": "mlp"}, {"hidden": 128}),
+        ("method", {"name": "qffl"}, {"q": 0.0}),
+        ("method", {"name": "scaffnew"}, {"probability": 0.1}),
+    ],
+)
+def test_a_resolved_config_states_the_keys_of_its_parts(section, name, stated):
+    resolved = Config.from_dict({section: name}).to_dict()
+    assert stated.items() <= resolved[section].items()
+    assert Config.from_dict(resolved).to_dict() == resolved
+
+
+@pytest.mark.parametrize("key", ["config", "source", "traffic"])
+def test_what_the_clock_is_made_of_is_no_setting(key):
+    with pytest.raises(ConfigError, match=f"unknown key `systems.{key}`"):
+        Config.from_dict({"systems": {"model": "clock", key: 5}})

@@ -254,10 +254,14 @@ class Solver:
         (
             {"method": {"name": "first_parts:Shapes"}},
             RunError,
-            r"merge of the method 'shapes' .* shapes, \(10,\) for 'bias'",
+            r"merge of the method 'shapes' .* shapes of the model, .*'bias': \(10,\)",
         ),
         ({"method": {"name": "first_parts:made", "kind": "Nothing"}}, RunError, r"must return \(params, server\)"),
-        ({"method": {"name": "first_parts:made", "kind": "Names"}}, RunError, "params with the names of the model"),
+        (
+            {"method": {"name": "first_parts:made", "kind": "Names"}},
+            RunError,
+            "params with the names and shapes of the m",
+        ),
         ({"method": {"name": "first_parts:made", "kind": "Raises"}}, RunError, "KeyError: 'momentum' .first_parts.py"),
         ({"measure": {"metrics": ["first_parts:metric"]}}, RunError, "the metric 'metric' failed with ValueError: no"),
         ({"stop": {"rule": "first_parts:stops"}}, RunError, "the stopping rule failed with KeyError: 'los'"),

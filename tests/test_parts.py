@@ -179,7 +179,7 @@ class Weak(Half):
     assert 'raise ZeroDivisionError("in my own method")' in done.stderr
     line = raising.splitlines().index('            raise ZeroDivisionError("in my own method")') + 1
     problem = f"ZeroDivisionError: in my own method (mine.py, line {line})"
-    assert done.stderr.endswith(f"fedprox: merge of the method 'weak' failed with {problem}\n")
+    assert done.stderr.endswith(f"fedprox: Weak.merge failed with {problem}\n")
     (tmp_path / "mended").touch()
     done = command("run", "synthetic-1-1", *settings, "--resume", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

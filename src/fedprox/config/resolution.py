@@ -118,17 +118,16 @@ def _resolved(section: str, settings: dict[str, Any]) -> dict[str, Any]:
     own = [key for key in settings if key not in fields]
     keys: dict[str, Key] = {}
     for place, name in _named(section, settings):
-        if is_builtin(place.group, name) and place.group != "methods" and not own:
-            continue  # its defaults are the section's, and there is nothing to check
-        value = find_part(place.group, name, place.field)
-        found = part_keys(place.group, value)
+        found = part_keys(place.group, find_part(place.group, name, place.field))
+        if is_builtin(place.group, name) and place.group != "methods":  # of the others the section has rule and default
+            found = {key: value for key, value in found.items() if key not in fields}
         keys |= found
-        if is_builtin(place.group, name) and place.group != "methods":
-            continue
         for key in found.values():
-            if key.name not in settings and key.default is REQUIRED and key.name not in fields:
+            if key.name in settings:
+                continue
+            if key.default is REQUIRED and key.name not in fields:
                 raise ConfigError(f"`{section}.{key.name}` must be given with {place.field} = {name!r}")
-            if key.name not in settings and _is_plain(key.default):
+            if _is_plain(key.default):
                 settings[key.name] = list(key.default) if isinstance(key.default, tuple) else key.default
     if section == "method":
         _check_mu(settings)

@@ -11,11 +11,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from fedprox.core.errors import FedProxError, OwnCodeError
 from fedprox.core.reading import reason
 
-__all__ = ["describe_failure", "is_library_code", "own_code", "own_traceback"]
+__all__ = ["describe_failure", "is_library_code", "own_code", "own_hooks", "own_traceback"]
 
 _LIBRARIES = (
     str(Path(__file__).parents[1]),
@@ -37,8 +38,26 @@ def own_code(part: str, error: type[FedProxError] = OwnCodeError) -> Iterator[No
         yield
     except (FedProxError, MemoryError):
         raise
-    except Exception as failure:  # a user's function may fail in any way
+    except (Exception, SystemExit) as failure:  # a user's function may fail in any way
         raise error(f"{part} failed with {describe_failure(failure)}") from failure
+
+
+@contextmanager
+def own_hooks() -> Iterator[None]:
+    """Turn an error that comes out of a user's file into a sentence that names the function which the library called.
+
+    The parts of a run have many functions. This covers all that are called inside; errors of the library itself, and
+    its own sentences, pass unchanged.
+    """
+    try:
+        yield
+    except (FedProxError, MemoryError):
+        raise
+    except (Exception, SystemExit) as failure:
+        called = next((frame for frame, _ in _frames(failure) if _is_own(frame.f_code.co_filename)), None)
+        if called is None:
+            raise
+        raise OwnCodeError(f"{called.f_code.co_qualname} failed with {describe_failure(failure)}") from failure
 
 
 def is_library_code(part: object) -> bool:
@@ -66,4 +85,12 @@ def own_traceback(failure: BaseException) -> str:
 
 
 def _own_frames(failure: BaseException) -> list[traceback.FrameSummary]:
-    return [frame for frame in traceback.extract_tb(failure.__traceback__) if not frame.filename.startswith(_LIBRARIES)]
+    return [frame for frame in traceback.extract_tb(failure.__traceback__) if _is_own(frame.filename)]
+
+
+def _frames(failure: BaseException) -> Iterator[tuple[FrameType, int]]:
+    return traceback.walk_tb(failure.__traceback__)
+
+
+def _is_own(file: str) -> bool:
+    return not file.startswith(_LIBRARIES)

@@ -117,7 +117,7 @@ def run_federation(
     solver_for = choose_solver(config, solver, method)
     params = initial_params(config, model)
     controller = mu_controller or mu.build(config, config.deploy.devices)
-    state = State(params, method.start(params), controller)
+    state = State.start(params, method, controller)
     check_private(config.privacy, method, state.controller, config.deploy.devices)
     rule = merging.build(config.merge, method, config.privacy, config.devices.per_round)
     check_limit(config, roles.exchanged(params))
@@ -153,8 +153,7 @@ def run_federation(
         arrivals = _build_arrivals(parts, roster, post, engine, times, folder)
         parts = replace(parts, arrivals=arrivals)
         deployed = describe_deployed(population, model, params, model_source)
-        told = [str(describe_part(callback)["object"]) for callback in callbacks]
-        journal = Journal(config, folder, started, replaced, callbacks=told, deployed=deployed)
+        journal = Journal(config, folder, started, replaced, callbacks=callbacks, deployed=deployed)
         busy = None if arrivals is None else arrivals.busy
         measurer = ReportMeasurer(config, roster, post, roles, personal, times, busy)
         result = run_training(parts, engine, measurer, journal, callbacks)

@@ -19,11 +19,14 @@ import numpy as np
 from fedprox.core.compilation import compiled
 from fedprox.core.errors import RunError
 from fedprox.core.own_code import is_library_code, own_code
+from fedprox.core.own_results import check_steps, fitted
 from fedprox.core.randomness import Purpose
 from fedprox.core.trees import Tree, quiet, scale, squared_distance, to_numpy
 from fedprox.engines.deadline import Deadline, TimedProblem
 from fedprox.methods import DeviceView, Method, Posed, Received, Reply
+from fedprox.methods.custom_checks import check_reply, checked_posed
 from fedprox.models import Model
+from fedprox.participation.budget import padded_batch
 from fedprox.population import Samples
 from fedprox.population.loaded_samples import LoadedSamples, scalar, to_backend
 from fedprox.privacy import Mechanism, seeded_normals
@@ -128,7 +131,7 @@ class DeviceSide:
             gradient_at=lambda params: self.gradient(task.device, to_backend(params)),
             loss=lambda: self.loss(task.device, self.method.device_model(broadcast.params, state)),
         )
-        reply = self.method.work(view)
+        reply = check_reply(self.method, self.method.work(view))
         if not solved:
             raise RunError(f"method {self.method.name} must have every device solve a subproblem; work() solved none")
         local, found, _ = solved[0]
@@ -152,6 +155,7 @@ class DeviceSide:
         deadline: Deadline | None = None,
     ) -> Work:
         """Work on the subproblem that a method poses until the budget is spent, or the deadline where there is one."""
+        posed = checked_posed(self.method, posed, shared.anchor)
         start = None if posed.start is None else to_backend(posed.start)
         anchor = shared.anchor
         if posed.anchor is not None:
@@ -169,7 +173,7 @@ class DeviceSide:
             round=round,
             seed=self.seed,
             budget=budget,
-            batch_size=self.batch_size,
+            batch_size=padded_batch(self.samples.size(device), self.batch_size),
             learning_rate=self.rate(round),
             gamma=self.gamma if posed.gamma is None else posed.gamma,
             ahead=self.ahead,
@@ -183,7 +187,7 @@ class DeviceSide:
             answer = solver.solve(local)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise RunError(f"{where} must return (params, steps); got {type(answer).__name__}")
-        return Work(local, *answer)
+        return Work(local, fitted(answer[0], local.problem.anchor, where), check_steps(answer[1], budget, where))
 
     def warm_up(self, params: Tree) -> None:
         """Compile what a round needs by letting one device take one step, which is discarded."""

@@ -29,7 +29,7 @@ from fedprox.methods.hook_marks import is_elementwise, is_standard
 from fedprox.methods.solver_choice import SharedSolver
 from fedprox.models import Model
 from fedprox.models.parameter_shapes import parameter_shapes
-from fedprox.participation.budget import steps_begun
+from fedprox.participation.budget import padded_batch, steps_begun
 from fedprox.solvers.device_groups import (
     GroupData,
     group_places,
@@ -102,6 +102,7 @@ class SmallDevices:
 
     def __init__(self, device: DeviceSide) -> None:
         self._device = device
+        self._batch_size = _batch_size(device)
         self.turn = Lock()
         self.usable = _is_usable(device)
         self.lines = _most_lines(device.model) if self.usable else 0
@@ -123,7 +124,7 @@ class SmallDevices:
         most = int(rows.samples.max(initial=0))
         if most <= _MOST_SAMPLES and most + int(tasks.budgets.max(initial=0)) <= _MOST_STEPS:
             return tasks.asked  # no epoch has more steps than samples
-        begun = steps_begun(rows.samples, self._device.batch_size, tasks.budgets)
+        begun = steps_begun(rows.samples, self._batch_size, tasks.budgets)
         small: NDArray[np.bool_] = (begun <= _MOST_STEPS) & (rows.samples <= _MOST_SAMPLES)
         return tasks.asked & small
 
@@ -146,7 +147,7 @@ class SmallDevices:
 
     def most_added(self, tasks: TaskList) -> int:
         """Return up to how many devices one call may add up, a power of two."""
-        most, longest = _MOST_ADDED, int(tasks.budgets.max(initial=0)) * self._device.batch_size
+        most, longest = _MOST_ADDED, int(tasks.budgets.max(initial=0)) * self._batch_size
         while most > self.lines and most * longest > _AT_ONCE:
             most //= 2
         return most
@@ -163,10 +164,10 @@ class SmallDevices:
 
     def fits_one_call(self, steps: int) -> bool:
         """Return whether this number of steps takes no longer than one call may."""
-        return steps * self._device.batch_size <= _AT_ONCE
+        return steps * self._batch_size <= _AT_ONCE
 
     def _program(self, program_of: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
-        return program_of(self._device.model, self._solver, self._device.batch_size, _MOST_STEPS)
+        return program_of(self._device.model, self._solver, self._batch_size, _MOST_STEPS)
 
     def can_mix(self, broadcasts: Sequence[Broadcast]) -> bool:
         """Return whether devices that were given different models can be solved together.
@@ -224,7 +225,7 @@ class SmallDevices:
         side, devices, steps = self._device, tasks.devices, tasks.budgets
         begins, samples = self.rows(tasks)
         rounds = np.array([each.round for each in broadcasts], np.int64)[versions]
-        for part in self._parts(steps_begun(samples, side.batch_size, steps)):
+        for part in self._parts(steps_begun(samples, self._batch_size, steps)):
             used, own_version = np.unique(versions[part], return_inverse=True)
             columns = (begins[part], samples[part], steps[part], own_version, rounds[part], devices[part])
             count = len(own_version)
@@ -254,7 +255,7 @@ class SmallDevices:
 
     def _parts(self, needed: NDArray[np.int64]) -> Iterator[slice]:
         """Divide devices that need given numbers of mini-batches into parts for one call each."""
-        begin, rows, most = 0, 0, _AT_ONCE // self._device.batch_size
+        begin, rows, most = 0, 0, _AT_ONCE // self._batch_size
         for end, each in enumerate(needed.tolist()):
             if (rows + each > most and rows) or end - begin == self.lines:
                 yield slice(begin, end)
@@ -322,4 +323,9 @@ def _is_usable(device: DeviceSide) -> bool:
         return False
     if not (is_elementwise(kind.linear) and is_elementwise(kind.reply)):
         return False
-    return solves_groups(device.model, device.solver_for.solver, device.batch_size)
+    return solves_groups(device.model, device.solver_for.solver, _batch_size(device))
+
+
+def _batch_size(device: DeviceSide) -> int:
+    """Return to how many rows the mini-batches of every small device are padded."""
+    return padded_batch(_MOST_SAMPLES, device.batch_size)

@@ -52,7 +52,9 @@ class Metrics:
         """Return every metric of a model, None where it is not finite; `own` are models of some devices."""
         if self._predict is None:
             return {}
-        y, predictions = np.asarray(self._samples.y), self._predictions(self._predict, params, own or {})
+        y, predictions = np.asarray(self._samples.y).view(), self._predictions(self._predict, params, own or {})
+        for array in (y, predictions):  # several metrics read them, and y is the data itself
+            array.setflags(write=False)
         found: dict[str, float | None] = {}
         for name, metric in self._metrics.items():
             with own_code(f"the metric {name!r}"):
@@ -113,6 +115,6 @@ def _add(metrics: dict[str, Metric], name: str, metric: Metric) -> None:
 def _number(name: str, value: Any) -> float | None:
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise RunError(f"the metric {name!r} must return a number, or a dict of numbers; got {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise RunError(f"the metric {name!r} must return a number, or a dict of numbers; got {short(value)}") from None
     return number if math.isfinite(number) else None

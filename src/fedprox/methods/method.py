@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.core.declared_fields import DeclaredFields
+from fedprox.core.own_code import is_library_code
 from fedprox.core.trees import Tree, difference
 from fedprox.methods.device_view import DeviceView, Mu, Reply, Solution
 from fedprox.methods.hook_marks import elementwise, is_standard, standard
@@ -77,6 +78,11 @@ class Method(DeclaredFields):
     wants_all_devices: bool = False
     adds_up_memory: bool = False
     sends_numbers: bool = False
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether it is not one of this library, so that what its hooks return is checked."""
+        return not is_library_code(self)
 
     @property
     def second_draw(self) -> bool:

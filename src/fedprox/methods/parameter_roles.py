@@ -25,6 +25,7 @@ from fedprox.config import Config
 from fedprox.core.errors import ConfigError, nearest
 from fedprox.core.name_patterns import matches, matches_any
 from fedprox.core.trees import Tree, flatten_names, map_names, overlay_names, scale, total
+from fedprox.methods.custom_checks import check_reply, checked_posed, kept_devices
 from fedprox.methods.device_view import DeviceView, Mu, Posed, Reply
 from fedprox.methods.method import Method, Received
 from fedprox.models import Model
@@ -137,6 +138,10 @@ class _Divided(Method):
     roles: ParameterRoles = field(kw_only=True)
 
     @property
+    def is_custom(self) -> bool:
+        return self.inner.is_custom
+
+    @property
     def second_draw(self) -> bool:
         return self.inner.second_draw
 
@@ -157,7 +162,7 @@ class _Divided(Method):
             )
 
     def kept(self, work: Workload) -> NDArray[np.bool_]:
-        return self.inner.kept(work)
+        return kept_devices(self.inner, work)
 
     def subproblem_mu(self, mu: float) -> float:
         return self.inner.subproblem_mu(mu)
@@ -202,6 +207,7 @@ class _Divided(Method):
         found: list[Tree] = []
 
         def pose(posed: Posed, budget: int) -> tuple[Tree, int]:
+            posed = checked_posed(self.inner, posed, self.shared(own))
             whole = Posed(
                 anchor=_join(own, posed.anchor) if posed.anchor is not None else (own if has_personal else None),
                 mu=self._whole_mu(posed.mu, own),
@@ -221,7 +227,7 @@ class _Divided(Method):
             pose=pose,
             gradient_at=lambda params: self.shared(device.gradient_at(_join(own, params))),
         )
-        reply = self.inner.work(view)
+        reply = check_reply(self.inner, self.inner.work(view))
         averaged, state = reply.averaged, reply.state
         if self.roles.averaged:
             averaged = {"reply": averaged, "statistics": _pick(found[0], self.roles.averaged)}

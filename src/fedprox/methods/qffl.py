@@ -45,7 +45,7 @@ class QFedAvg(Method):
     name: str = field(default="qffl", init=False)
     keeps_partial_work: bool = field(default=False, init=False)
     sends_numbers: bool = field(default=True, init=False)
-    q: NotNegative = 1.0
+    q: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         if not self.q >= 0:

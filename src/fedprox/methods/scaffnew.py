@@ -50,7 +50,7 @@ class Scaffnew(Method):
 
     name: str = field(default="scaffnew", init=False)
     wants_all_devices: bool = field(default=True, init=False)
-    probability: Probability = 0.05
+    probability: Probability = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:

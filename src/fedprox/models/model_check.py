@@ -31,6 +31,13 @@ def checked_params(model: Model, key: jax.Array) -> Tree:
     named = flatten_names(params)
     if not named:
         raise ConfigError(f"init of model {model.name!r} must return a tree of arrays; got no array")
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(params)]
+    if len(names) > len(named):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(
+            f"the parameters of model {model.name!r} must have names of their own, which are their keys joined by "
+            f"dots; got two called {twice!r}"
+        )
     for name, leaf in named.items():
         is_trained = not matches_any(name, model.frozen + model.statistics)
         if leaf.dtype not in (np.float32, np.float64) and (is_trained or leaf.dtype.kind not in "biuf"):

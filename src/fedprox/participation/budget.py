@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from fedprox.core.randomness import Purpose, stream
 
-__all__ = ["Piece", "minibatches", "split_batches", "steps_begun", "steps_per_epoch"]
+__all__ = ["Piece", "minibatches", "padded_batch", "split_batches", "steps_begun", "steps_per_epoch"]
+
+_SMALL_BATCH = 1024  # rows that are padded without regard to the device, so that few programs are compiled
 
 
 def steps_per_epoch(samples: NDArray[np.int64] | int, batch_size: int) -> NDArray[np.int64] | int:
@@ -32,6 +34,17 @@ def steps_per_epoch(samples: NDArray[np.int64] | int, batch_size: int) -> NDArra
     if batch_size == 0:
         return samples * 0 + 1
     return -(-samples // batch_size)
+
+
+def padded_batch(samples: int, batch_size: int) -> int:
+    """Return to how many rows a device's mini-batches are padded: at most 1,024, or twice what the device has.
+
+    It depends on the device alone, so that a real device pads as a simulated one does, with the same bits.
+
+    >>> padded_batch(300, 32), padded_batch(300, 10**9), padded_batch(3000, 10**9), padded_batch(3000, 0)
+    (32, 1024, 4096, 0)
+    """
+    return min(batch_size, max(_SMALL_BATCH, 1 << (samples - 1).bit_length()))
 
 
 def steps_begun(samples: NDArray[np.int64], batch_size: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:

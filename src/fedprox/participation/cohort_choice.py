@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedprox.config import DevicesConfig
 from fedprox.config.parts import build_part
-from fedprox.core.errors import RunError
+from fedprox.core.errors import RunError, short
 from fedprox.core.own_code import own_code
 from fedprox.core.randomness import Purpose
 from fedprox.participation.clock.availability import Here
@@ -56,7 +56,7 @@ def _checked(chosen: object, name: str, view: SamplingView) -> NDArray[np.int64]
     devices = np.asarray(chosen)
     count = len(view.offsets) - 1
     if devices.ndim != 1 or not len(devices) or devices.dtype.kind not in "iu":
-        raise RunError(f"the sampler {name!r} must return numbers of devices, at least one; got {chosen!r}")
+        raise RunError(f"the sampler {name!r} must return numbers of devices, at least one; got {short(chosen)}")
     if devices.min() < 0 or devices.max() >= count:
         wrong = devices[(devices < 0) | (devices >= count)][0]
         raise RunError(f"the sampler {name!r} must return devices from 0 to {count - 1}; got {wrong}")

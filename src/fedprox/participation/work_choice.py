@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedprox.config import Config
 from fedprox.config.parts import build_part
-from fedprox.core.errors import RunError
+from fedprox.core.errors import RunError, short
 from fedprox.core.own_code import own_code
 from fedprox.participation.budget import steps_per_epoch
 from fedprox.participation.own_choices import SystemsModel
@@ -52,7 +52,7 @@ def _checked(given: object, name: str, view: WorkView) -> Workload:
     if budget.shape != (len(view.cohort),) or budget.dtype.kind not in "iu" or budget.min(initial=0) < 0:
         raise RunError(
             f"the systems model {name!r} must return a number of steps, an integer >= 0, for each of "
-            f"{len(view.cohort)} devices; got {given!r}"
+            f"{len(view.cohort)} devices; got {short(given)}"
         )
     per_epoch: NDArray[np.int64] = np.asarray(steps_per_epoch(view.cohort.samples, view.batch_size))
     work = budget.astype(np.int64)

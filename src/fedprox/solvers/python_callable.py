@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import RunError
 from fedprox.core.own_code import own_code
+from fedprox.core.own_results import check_steps, fitted
 from fedprox.core.randomness import Purpose, words
-from fedprox.core.trees import Tree, flatten_names, to_numpy
+from fedprox.core.trees import Tree, to_numpy
 from fedprox.solvers.oracle import Oracle
 from fedprox.solvers.solver import LocalProblem
 
@@ -99,26 +100,9 @@ class OpaqueSolver:
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise RunError(f"{where} must return (params, steps); got {type(answer).__name__}")
         params, steps = answer
-        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or not 0 <= steps <= local.budget:
-            raise RunError(f"{where} must take between 0 and {local.budget} steps, its budget; got {steps!r}")
-        return _checked(params, anchor, where), int(steps)
+        return fitted(params, anchor, where), check_steps(steps, local.budget, where)
 
 
 def solver_key(local: LocalProblem) -> int:
     """Return the seed, below 2^32, of a solver's own draws in this round on this device."""
     return int(words(1, local.seed, Purpose.SOLVER, local.round, local.device)[0] >> np.uint64(32))
-
-
-def _checked(params: Tree, anchor: Tree, where: str) -> Tree:
-    """Return params in the anchor's structure and precision; raises an error if they do not fit."""
-    expected = {name: leaf.shape for name, leaf in flatten_names(anchor).items()}
-    got = {name: leaf.shape for name, leaf in flatten_names(params).items()}
-    structure: Any = jax.tree.structure(anchor)
-    if got != expected or structure != jax.tree.structure(params):
-        differing = [name for name in {**expected, **got} if expected.get(name) != got.get(name)]
-        name = differing[0] if differing else "structure"
-        raise RunError(
-            f"{where} must return parameters shaped as it was given them ({name!r}: "
-            f"{expected.get(name, 'none')}); got {got.get(name, 'none')}"
-        )
-    return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), params, anchor)

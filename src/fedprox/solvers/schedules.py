@@ -18,10 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from fedprox.config import SolverConfig
 from fedprox.config.fields import Count, Positive, Share
 from fedprox.config.parts import build_part
-from fedprox.core.errors import RunError
+from fedprox.core.errors import RunError, short
 from fedprox.core.own_code import own_code
 
 __all__ = ["Schedule", "build_changing", "build_schedule", "constant", "cosine", "exponential", "step"]
@@ -65,10 +67,12 @@ def build_schedule(config: SolverConfig, rounds: int, given: Schedule | None = N
     def rate(round: int) -> float:
         with own_code(f"the schedule {name!r}"):
             value = schedule(config.learning_rate, round, rounds)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        number = np.asarray(value)
+        if number.dtype.kind not in "iuf" or number.shape != () or not 0 < number < math.inf:
             raise RunError(
-                f"`solver.schedule` must give a number > 0 in every round; {name!r} gives {value!r} in round {round}"
+                f"`solver.schedule` must give a number > 0 in every round; {name!r} gives {short(value)} in round "
+                f"{round}"
             )
-        return float(value)
+        return float(number)
 
     return rate

@@ -19,7 +19,7 @@ from fedprox.runs.checkpoint import Checkpoint
 from fedprox.runs.device_store import Secure
 from fedprox.runs.folder import RunFolder, read_history
 from fedprox.runs.history import History
-from fedprox.runs.replaced import Replaced
+from fedprox.runs.replaced import Replaced, describe_part
 from fedprox.runs.stopping import Outcome
 from fedprox.training.state import State
 
@@ -40,7 +40,7 @@ class Journal:
         replaced: Replaced | None = None,
         *,
         stopping_rule: StoppingRule | None = None,
-        callbacks: Sequence[str] = (),
+        callbacks: Sequence[Any] = (),
         deployed: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class Journal:
         self._rule = stopping_rule
         if stopping_rule is None and config.stop.rule:
             self._rule = build_part("stopping", "stop.rule", config.stop)
-        self._callbacks = list(callbacks)
+        self._callbacks = [str(describe_part(callback)["object"]) for callback in callbacks]
         self._started = started
 
     @property

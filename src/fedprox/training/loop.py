@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox import __version__
+from fedprox.core.own_code import own_hooks
 from fedprox.core.signals import interrupts_between_rounds
 from fedprox.core.trees import Tree, flatten_names, quiet, squared_distance
 from fedprox.engines import Engine, RoundOutcome
@@ -74,8 +75,9 @@ class _Run:
     def to_the_end(self, callbacks: Sequence[Callback], interrupted: Callable[[], bool]) -> Result:
         """Run all remaining rounds, or until a callback, `[stop]` or an interrupt ends the run."""
         clock = time.perf_counter()
-        self.engine.compile(self.state.params)
-        self.measurer.compile(self.state.params)
+        with own_hooks():
+            self.engine.compile(self.state.params)
+            self.measurer.compile(self.state.params)
         compile_seconds = time.perf_counter() - clock
         saved = self.journal.go_back(self.state, self.method, self.engine.secure)
         if saved is not None:
@@ -104,12 +106,13 @@ class _Run:
                 break
         return self._finish(ended, compile_seconds)
 
+    @own_hooks()
     @quiet
     def _run_round(self) -> tuple[dict[str, Any], mu.Signals]:
         """Take one round t -> t + 1 and return its record, and the signals for mu."""
         clock = time.perf_counter()
         state, before = self.state, self.state.params
-        used_mu = self.method.subproblem_mu(state.controller.mu)
+        used_mu = self.method.subproblem_mu(mu.current_mu(state.controller))
         plan, outcome, repeated = self.server.next_round()
         self.merge_step.merge(plan, outcome)
         if any(map(is_not, outcome.states, repeat(None))):
@@ -159,15 +162,16 @@ class _Run:
         self.state.wasted_seconds += float(seconds[~plan.kept].sum())
         return {"seconds": seconds.tolist(), "bytes": sent}
 
+    @own_hooks()
     def _measure(self, round_record: Mapping[str, Any], signals: mu.Signals) -> dict[str, Any] | None:
         """Measure the model if its round is a measured one; update mu and the outcome."""
         state, clock = self.state, time.perf_counter()
-        used_mu = round_record.get("mu", self.method.subproblem_mu(state.controller.mu))
+        used_mu = round_record.get("mu", self.method.subproblem_mu(mu.current_mu(state.controller)))
         is_due = is_measured(state.round, self.config)
         measures = self._measure_models() if is_due else None
         if measures is not None:
             signals = replace(signals, loss=measures.train_loss, dissimilarity=measures.dissimilarity)
-        state.controller = state.controller.after(signals)
+        state.controller = mu.after(state.controller, signals)
         if state.round and self.parts.own_choices.has_own_sampler(self.config):
             listed, seconds = round_record["device"], round_record.get("seconds")
             losses = self._losses(np.array(listed, np.int64))
@@ -241,6 +245,7 @@ class _Run:
             return "interrupted"
         return "stopped" if any(answers) else None
 
+    @own_hooks()
     def _save(self) -> None:
         self.journal.save(self.state, self.engine.values())
 
@@ -249,6 +254,7 @@ class _Run:
         """How many rounds have been sent out, which determines the privacy loss."""
         return self.state.round if self.parts.released is None else self.parts.released()
 
+    @own_hooks()
     def _finish(self, ended: str, compile_seconds: float) -> Result:
         spent = self.accountant and {**self.accountant.record(self._released), "delta": self.accountant.delta}
         summary = {

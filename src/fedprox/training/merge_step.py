@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import numpy as np
-
 from fedprox import attacks
-from fedprox.core.errors import RunError
-from fedprox.core.own_code import is_library_code, own_code
 from fedprox.core.randomness import Purpose
-from fedprox.core.trees import Tree, difference, flatten_names, scale, total
+from fedprox.core.trees import Tree, difference, scale, total
 from fedprox.engines import RoundOutcome
 from fedprox.methods import Method, Received, merging, mu
+from fedprox.methods.custom_checks import merged_model
 from fedprox.privacy import build_mechanism, seeded_normals
 from fedprox.training.plan import RoundPlan
 from fedprox.training.run_parts import RunParts
@@ -83,22 +79,5 @@ class MergeStep:
 
 def _merged_by(method: Method, merge: Callable[..., Any], state: State, *replies: Any) -> tuple[Tree, Tree]:
     """Return what a method makes of replies; a custom one must return a model of the same names and shapes."""
-    if is_library_code(method):
-        merged: tuple[Tree, Tree] = merge(state.server, state.params, *replies)
-        return merged
     part = f"{merge.__name__} of the method {method.name!r}"
-    with own_code(part):
-        merged = merge(state.server, state.params, *replies)
-    if not isinstance(merged, tuple) or len(merged) != 2:
-        raise RunError(f"{part} must return (params, server); got {type(merged).__name__}")
-    params = jax.tree.map(np.asarray, merged[0])
-    structure: Any = jax.tree.structure(params)
-    if structure != jax.tree.structure(state.params):
-        raise RunError(f"{part} must return params with the names of the model, then the server's memory; got others")
-    shapes = {name: leaf.shape for name, leaf in flatten_names(state.params).items()}
-    for name, leaf in flatten_names(params).items():
-        if leaf.shape != shapes[name]:
-            raise RunError(
-                f"{part} must return params of the model's shapes, {shapes[name]} for {name!r}; got {leaf.shape}"
-            )
-    return params, merged[1]
+    return merged_model(method, merge(state.server, state.params, *replies), state.server, state.params, part)

@@ -20,6 +20,7 @@ from fedprox.config import Config
 from fedprox.core.errors import ConfigError
 from fedprox.core.randomness import Purpose
 from fedprox.methods import Method
+from fedprox.methods.custom_checks import kept_devices
 from fedprox.participation.clock import Clock, Timed
 from fedprox.participation.clock.availability import Here, ask_chosen
 from fedprox.participation.clock.event_times import EventTimes
@@ -156,7 +157,7 @@ def plan_round(
         failed = failures(cohort, share=chosen.failure, **draw)
         work, timed = clock.work(asked, failed, round)
     population.check(cohort.devices)
-    kept = method.kept(work) & ~failed & (work.budget > 0)
+    kept = kept_devices(method, work) & ~failed & (work.budget > 0)
     by_draws = choices.weighs_draws(config)
     second = _second_draw(config, population, cohort.devices[failed], round, choices) if method.second_draw else None
     weights = _weights(config, cohort, kept, by_draws, max_weight)
@@ -171,7 +172,7 @@ def settle(
     if not cut_off.any() and np.array_equal(replied & plan.kept, plan.kept):
         return plan
     work = replace(plan.work, straggler=plan.work.straggler | cut_off)
-    kept = method.kept(work) & plan.kept & replied
+    kept = kept_devices(method, work) & plan.kept & replied
     weights = _weights(config, plan.cohort, kept, plan.weighs_draws, plan.max_weight)
     return replace(plan, work=work, kept=kept, weights=weights, mixing=merge_scale(plan.cohort, kept))
 

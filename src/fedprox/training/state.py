@@ -10,7 +10,8 @@ import numpy as np
 
 from fedprox.core.trees import Tree, flatten_names, unflatten_names
 from fedprox.methods import Method
-from fedprox.methods.mu import MuController, restore
+from fedprox.methods.custom_checks import check_starts
+from fedprox.methods.mu import MuController, restore, saved_state
 from fedprox.participation.known_devices import KnownDevice, read_known, write_known
 from fedprox.runs.checkpoint import by_owner
 
@@ -61,6 +62,12 @@ class State:
     given: dict[int, GivenModel] = field(default_factory=dict)
     known: dict[int, KnownDevice] = field(default_factory=dict)  # of the devices, for users' samplers
 
+    @classmethod
+    def start(cls, params: Tree, method: Method, controller: MuController) -> State:
+        """Return the state before the first round."""
+        check_starts(method, params)
+        return cls(params, method.start(params), controller)
+
     def tensors(self) -> Tensors:
         """Return the arrays of model, server and given versions by name."""
         named = _prefixed("params", self.params) | _prefixed("server", self.server)
@@ -70,7 +77,7 @@ class State:
 
     def values(self) -> dict[str, Any]:
         """Return the rest: plain values."""
-        values = {"mu": self.controller.state(), "bytes": self.bytes, "simulated_seconds": self.simulated_seconds}
+        values = {"mu": saved_state(self.controller), "bytes": self.bytes, "simulated_seconds": self.simulated_seconds}
         if self.wasted_seconds:
             values["wasted_seconds"] = self.wasted_seconds
         if self.timeline is not None:

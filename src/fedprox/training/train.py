@@ -19,6 +19,7 @@ from fedprox.config.part_search import folders
 from fedprox.config.resolution import names_modules
 from fedprox.config.rules import check_schedule
 from fedprox.core.compilation import prepare
+from fedprox.core.own_code import own_hooks
 from fedprox.core.threads import Workers
 from fedprox.engines import Blueprint, Engine
 from fedprox.engines.by_name import EngineSetup, open_engine
@@ -42,7 +43,7 @@ from fedprox.privacy import check_private
 from fedprox.runs.folder import RunFolder, check_usable
 from fedprox.runs.given_kinds import check_kinds
 from fedprox.runs.identity import split_config
-from fedprox.runs.replaced import by_part, describe_part, describe_parts
+from fedprox.runs.replaced import by_part, describe_parts
 from fedprox.solvers.schedules import Schedule
 from fedprox.training.cost import check_start
 from fedprox.training.followers import Followers
@@ -123,27 +124,28 @@ def train(
     if schedule is not None:
         check_schedule(config, getattr(schedule, "__qualname__", type(schedule).__qualname__))
     choices = OwnChoices(sampler, systems)
-    population = data.load(config) if population is None else data.with_set_aside(config, population)
-    if sampler is None:
-        check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
-    check_start(config, population, mu_controller)
-    model = checked_model(model if model is not None else data.model_for(config, population))
-    population = attacks.with_flipped_labels(config, data.match_model(population, model))
-    method = method or methods.build(config.method, config.seed)
-    controller = mu_controller or mu.build(config, population.devices)
-    check_private(config.privacy, method, controller, population.devices)
-    model, method, measured_model = assign_roles(config, model, method).apply(model, method)
-    solver_for = choose_solver(config, solver, method)
-    params = initial_params(config, model, population.labels)
-    check_functions(model, params, population.train.x, population.train.y)
-    replaced = describe_parts(objects, params, fingerprint=out is not None, recorded=recorded)
-    own_metrics = Metrics(build_metrics(config.measure, metrics), model, population)
-    state = State(params, method.start(params), controller)
-    rule = merging.build(config.merge, method, config.privacy, config.devices.per_round, merge_rule)
-    attacks.warn_of_bounds(config, rule)
-    traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
-    clock = build_clock(config, population, traffic) if systems is None else None
-    check_server(config, method, rule, clock, choices, params, population.devices)
+    with own_hooks():
+        population = data.load(config) if population is None else data.with_set_aside(config, population)
+        if sampler is None:
+            check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
+        check_start(config, population, mu_controller)
+        model = checked_model(model if model is not None else data.model_for(config, population))
+        population = attacks.with_flipped_labels(config, data.match_model(population, model))
+        method = method or methods.build(config.method, config.seed)
+        controller = mu_controller or mu.build(config, population.devices)
+        check_private(config.privacy, method, controller, population.devices)
+        model, method, measured_model = assign_roles(config, model, method).apply(model, method)
+        solver_for = choose_solver(config, solver, method)
+        params = initial_params(config, model, population.labels)
+        check_functions(model, params, population.train.x, population.train.y)
+        replaced = describe_parts(objects, params, fingerprint=out is not None, recorded=recorded)
+        own_metrics = Metrics(build_metrics(config.measure, metrics), model, population)
+        state = State.start(params, method, controller)
+        rule = merging.build(config.merge, method, config.privacy, config.devices.per_round, merge_rule)
+        attacks.warn_of_bounds(config, rule)
+        traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
+        clock = build_clock(config, population, traffic) if systems is None else None
+        check_server(config, method, rule, clock, choices, params, population.devices)
     if out is not None:
         check_usable(Path(out), config, resume=resume, replaced=replaced)  # before a cluster starts
     with ExitStack() as open_until_the_end:
@@ -169,7 +171,6 @@ def train(
         folder = None if out is None else RunFolder(out, config, resume=resume, replaced=replaced)
         if folder is not None:
             open_until_the_end.callback(folder.close)
-        told = [str(describe_part(callback)["object"]) for callback in callbacks]
-        journal = Journal(config, folder, started, replaced, stopping_rule=stopping_rule, callbacks=told)
+        journal = Journal(config, folder, started, replaced, stopping_rule=stopping_rule, callbacks=callbacks)
         parts = RunParts(config, population, method, solver_for, state, rule, traffic, clock, choices, schedule)
         return followers.ended(run_training(parts, opened, measurer, journal, [*callbacks, *followers.callbacks]))

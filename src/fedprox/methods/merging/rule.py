@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from fedprox.config import PrivacyConfig
 from fedprox.core.declared_fields import DeclaredFields
 from fedprox.core.errors import ConfigError
+from fedprox.core.own_code import is_library_code
+from fedprox.core.own_results import fitted
 from fedprox.core.trees import Tree, scale, total
 from fedprox.methods.method import Method, Received
 
@@ -90,12 +92,19 @@ def merge_received(rule: MergeRule, received: Sequence[Received], centre: Tree =
     weights = np.array([one.weight for one in received], np.float64)
     masses = np.array([one.mass for one in received], np.float64)
     replies = [one.reply.averaged for one in received]
-    averaged = rule.merge_around(_zero(replies) if centre is None else centre, replies, weights / weights.sum())
+    averaged = _around(rule, _zero(replies) if centre is None else centre, replies, weights / weights.sum())
     summed = [one.reply.summed for one in received]
     if not jax.tree.leaves(summed[0]):  # most methods add up nothing
         return averaged, summed[0]
-    merged = rule.merge_around(_zero(summed), summed, masses / masses.sum())
+    merged = _around(rule, _zero(summed), summed, masses / masses.sum())
     return averaged, scale(merged, float(masses.sum()))
+
+
+def _around(rule: MergeRule, centre: Tree, replies: Sequence[Tree], weights: NDArray[np.float64]) -> Tree:
+    merged = rule.merge_around(centre, replies, weights)
+    if is_library_code(rule):
+        return merged
+    return fitted(merged, replies[0], f"merge of the merge rule {rule.name!r}", "a tree", of="the replies")
 
 
 def _zero(replies: Sequence[Tree]) -> Tree:

@@ -29,10 +29,23 @@ from fedprox.core.errors import ConfigError
 from fedprox.methods.mu.adaptive import AdaptiveMu
 from fedprox.methods.mu.auto import AutoMu
 from fedprox.methods.mu.constant import ConstantMu
-from fedprox.methods.mu.controller import MuController, Signals, learns
+from fedprox.methods.mu.controller import MuController, Signals, after, current_mu, learns, saved_state
 from fedprox.methods.mu.drift import DriftMu
 
-__all__ = ["AdaptiveMu", "AutoMu", "ConstantMu", "DriftMu", "MuController", "Signals", "build", "learns", "restore"]
+__all__ = [
+    "AdaptiveMu",
+    "AutoMu",
+    "ConstantMu",
+    "DriftMu",
+    "MuController",
+    "Signals",
+    "after",
+    "build",
+    "current_mu",
+    "learns",
+    "restore",
+    "saved_state",
+]
 
 
 def build(config: Config, devices: int) -> MuController:

@@ -9,11 +9,16 @@ every round.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["MuController", "Signals", "learns"]
+import numpy as np
+
+from fedprox.core.errors import RunError, short
+
+__all__ = ["MuController", "Signals", "after", "current_mu", "learns", "saved_state"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,50 @@ class MuController(Protocol):
 
     def state(self) -> dict[str, Any]:
         """Return what `restore` needs to continue: the arguments of the constructor."""
+
+
+def current_mu(controller: MuController) -> float:
+    """Return the mu of the next round; raises an error if it is not a number >= 0."""
+    mu = controller.mu
+    try:
+        number = float(mu)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 <= number < math.inf or isinstance(mu, (bool, str)):
+        raise RunError(f"`mu` of the controller {type(controller).__name__} must be a number >= 0; got {short(mu)}")
+    return number
+
+
+def after(controller: MuController, signals: Signals) -> MuController:
+    """Return the controller after one more round; raises an error if it is none."""
+    found = controller.after(signals)
+    if not all(hasattr(found, member) for member in ("mu", "after", "state")):
+        raise RunError(
+            f"`after` of the controller {type(controller).__name__} must return a controller, with `mu`, `after` and "
+            f"`state`; got {short(found)}"
+        )
+    return found
+
+
+def saved_state(controller: MuController) -> dict[str, Any]:
+    """Return the controller's state as a checkpoint keeps it; raises an error if it is not one of plain values."""
+    state = controller.state()
+    try:
+        if not isinstance(state, dict):
+            raise TypeError
+        plain: dict[str, Any] = json.loads(json.dumps(state, default=_plain))
+    except (TypeError, ValueError):
+        raise RunError(
+            f"`state` of the controller {type(controller).__name__} must be a dict of plain JSON values, by the "
+            f"names of its constructor's arguments; got {short(state)}"
+        ) from None
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError
 
 
 def learns(controller: MuController) -> bool:

@@ -10,7 +10,7 @@ know that nothing more will come. So methods with messages of the same size shar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,8 @@ class Timed:
 @dataclass(frozen=True)
 class Clock:
     """The clock of a run."""
+
+    not_keys: ClassVar[frozenset[str]] = frozenset({"config", "source", "traffic"})
 
     config: Config
     source: Source

@@ -27,7 +27,9 @@ from numpy.typing import NDArray
 from fedprox.core.errors import RunError
 from fedprox.core.trees import Tree, total
 from fedprox.engines import Broadcast, RoundOutcome, RoundRequest, Shares, TaskList
+from fedprox.methods.custom_checks import kept_devices
 from fedprox.methods.merging import ReplySums
+from fedprox.methods.mu import current_mu
 from fedprox.participation.budget import steps_per_epoch
 from fedprox.participation.clock.availability import candidate_blocks, most_candidates
 from fedprox.participation.clock.candidates import Candidates, FullWork
@@ -65,7 +67,7 @@ class ArrivalServer:
         """Wait for replies until the model can move."""
         state, method = self._state, self._method
         centre, sent = method.centre(state.server, state.params), method.send(state.server, None)
-        state.given[state.round] = GivenModel(centre, sent, method.subproblem_mu(state.controller.mu))
+        state.given[state.round] = GivenModel(centre, sent, method.subproblem_mu(current_mu(state.controller)))
         self._repeats = 0
         self._begin_asking()
         ended: Ended = []
@@ -154,7 +156,7 @@ class ArrivalServer:
         replied = [(each, arrival) for each, arrival in ended if arrival.reply is not None]
         if not replied:
             return 0
-        kept = self._method.kept(_workload(replied))
+        kept = kept_devices(self._method, _workload(replied))
         return sum(each.draws for (each, _), is_kept in zip(replied, kept.tolist(), strict=True) if is_kept)
 
     # --- which devices to ask
@@ -233,7 +235,7 @@ class ArrivalServer:
         )
         work = _workload(ended)
         replied = np.array([arrival.reply is not None for _, arrival in ended], bool)
-        kept = self._method.kept(work) & replied
+        kept = kept_devices(self._method, work) & replied
         factors = np.power(1.0 + self._staleness(ended), -systems.staleness, dtype=np.float64)
         by_draws = self._parts.own_choices.weighs_draws(self._config)
         weights = merge_weights(cohort, kept, by_draws=by_draws, factors=factors)

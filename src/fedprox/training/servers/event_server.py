@@ -38,6 +38,7 @@ import numpy as np
 from fedprox.core.trees import Tree, total
 from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Shares, TaskList
 from fedprox.methods.merging import ReplySums, StackedReplies
+from fedprox.methods.mu import current_mu
 from fedprox.methods.solver_choice import SharedSolver
 from fedprox.methods.traffic import count_bytes
 from fedprox.participation.clock import Clock
@@ -84,7 +85,7 @@ class EventServer:
         """Follow the devices until the model moves."""
         state, method = self._state, self._method
         centre, sent = method.centre(state.server, state.params), method.send(state.server, None)
-        state.given[state.round] = GivenModel(centre, sent, method.subproblem_mu(state.controller.mu))
+        state.given[state.round] = GivenModel(centre, sent, method.subproblem_mu(current_mu(state.controller)))
         instant = self._timeline.next_merge()
         self._held.add(instant.asked)
         plan = self._plan(instant)

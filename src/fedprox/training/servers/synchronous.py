@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import RunError
 from fedprox.engines import Broadcast, Engine, RoundRequest, Shares
+from fedprox.methods.mu import current_mu
 from fedprox.participation.sampling import Losses
 from fedprox.training.merge_step import MergeStep
 from fedprox.training.plan import RoundPlan, plan_round, settle
@@ -68,7 +69,7 @@ class SynchronousServer:
         if method.needs_gradients:
             mean_gradient = self._engine.mean_gradient(gradient_tasks(plan, tasks, samples), centre)
         sent = method.send(state.server, mean_gradient)
-        used_mu = method.subproblem_mu(state.controller.mu)
+        used_mu = method.subproblem_mu(current_mu(state.controller))
         broadcast = Broadcast(plan.round, centre, sent, used_mu, self._merge_step.wants_drift)
 
         def shares(replied: NDArray[np.bool_], cut_off: NDArray[np.bool_]) -> Shares:
