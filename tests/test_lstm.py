@@ -109,6 +109,8 @@ def test_gradient_equals_automatic_differentiation_of_a_plain_scan(size):
     plain_value, plain_gradient = objective(plain_last_hidden)(layers, inputs)
     assert float(value) == pytest.approx(float(plain_value), rel=1e-5)
     assert_trees_close(gradient, plain_gradient)
+    alone = jax.jit(last_hidden)(layers, inputs)  # without what a gradient needs
+    assert float(jnp.vdot(alone, slope)) == pytest.approx(float(plain_value), rel=1e-5)
 
 
 def test_products_with_the_hessian_equal_those_of_a_plain_scan():

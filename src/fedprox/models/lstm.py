@@ -5,9 +5,11 @@ With input x_t, hidden state h_t and cell c_t (both start at zero), a layer comp
     (i, f, g, o) = x_t U + h_{t-1} V + b
     c_t = sigmoid(f) * c_{t-1} + sigmoid(i) * tanh(g),      h_t = sigmoid(o) * tanh(c_t)
 
-Only h_{t-1} V depends on the previous step. So x U is one product over all time steps, the backward pass walks
-through time with the gradients of the gates alone, and those of U and V are one product each over all time steps
-afterwards. Automatic differentiation of the loop would take them step by step instead.
+Only h_{t-1} V depends on the previous step. So for a gradient x U is one product over all time steps, the backward pass
+walks through time with the gradients of the gates alone, and those of U and V are one product each over all time steps
+afterwards. Automatic differentiation of the loop would take them step by step instead. x U, the gates and their
+gradients are the largest arrays; each takes the memory of the one before, which it replaces step by step. Where no
+gradient is needed, x_t U is taken in its step, and nothing else is kept than the hidden states.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def last_hidden(layers: Sequence[Tree], inputs: jax.Array) -> jax.Array:
     >>> last_hidden(layers, jnp.zeros((5, 1, 3))).tolist()  # nothing in, nothing out
     [[0.0, 0.0, 0.0]]
     """
-    return _forward(layers, inputs)[0]
+    for layer in layers:
+        inputs = _hidden_states(layer, inputs)
+    return inputs[-1]
 
 
 class _Walk(NamedTuple):
@@ -59,7 +63,7 @@ class _Walk(NamedTuple):
     weights: Tree  # as `_widened` gives them
     inputs: jax.Array  # (time, batch, features)
     gates: jax.Array  # (time, batch, width): sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
-    cell: jax.Array  # (time, batch, hidden)
+    cell_before: jax.Array  # (time, batch, hidden)
     squashed: jax.Array  # (time, batch, hidden): tanh(cell)
     hidden: jax.Array  # (time, batch, hidden)
 
@@ -87,17 +91,34 @@ def _backward(walks: list[_Walk], last_slope: jax.Array) -> tuple[list[Tree], ja
 last_hidden.defvjp(_forward, _backward)
 
 
+def _hidden_states(layer: Tree, inputs: jax.Array) -> jax.Array:
+    """Return a layer's hidden states (time, batch, hidden)."""
+    weights = _widened(layer)
+    advance = one_kernel(lambda *arguments: _advance(*arguments)[2:])
+
+    def step(state: _State, x: jax.Array) -> tuple[_State, jax.Array]:
+        hidden, cell = state
+        cell, hidden = advance(x @ weights["input"], weights["bias"], hidden @ weights["hidden"], cell)
+        return (hidden, cell), hidden
+
+    zero = _zero_state(layer, inputs)
+    return lax.scan(step, (zero, zero), inputs)[1]
+
+
 def _walk(layer: Tree, inputs: jax.Array) -> _Walk:
     weights = _widened(layer)
     advance = one_kernel(_advance)
 
-    def step(state: _State, projected: jax.Array) -> tuple[_State, tuple[jax.Array, ...]]:
-        hidden, cell = state
-        gates, cell, squashed, hidden = advance(projected, hidden @ weights["hidden"], cell)
-        return (hidden, cell), (gates, cell, squashed, hidden)
+    def step(t: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        hidden, cell, *kept = carry  # from step t on, kept[0] still holds x U
+        gates, squashed, following, hidden = advance(_at(kept[0], t), weights["bias"], hidden @ weights["hidden"], cell)
+        new = (gates, cell, squashed, hidden)
+        return hidden, following, *(_put(array, t, one) for array, one in zip(kept, new, strict=True))
 
-    zero = jnp.zeros((inputs.shape[1], len(layer["hidden"])), inputs.dtype)
-    _, kept = lax.scan(step, (zero, zero), _product(inputs, weights["input"]) + weights["bias"])
+    zero = _zero_state(layer, inputs)
+    empty = jnp.zeros((len(inputs), *zero.shape), zero.dtype)
+    start = (zero, zero, _product(inputs, weights["input"]), empty, empty, empty)
+    _, _, *kept = lax.fori_loop(0, len(inputs), step, start)
     return _Walk(weights, inputs, *kept)
 
 
@@ -105,14 +126,16 @@ def _walk_back(walk: _Walk, last_slope: jax.Array, slopes: jax.Array | None) -> 
     """Return the gradients of the gates before their sigmoid or tanh, (time, batch, width)."""
     transposed = lax.optimization_barrier(walk.weights["hidden"].T)  # laid out once, not in every product
     retreat = one_kernel(_retreat)
+    read = (walk.squashed, walk.cell_before, *(() if slopes is None else (slopes,)))
+    last = len(walk.gates) - 1
 
-    def step(state: _State, kept: tuple[jax.Array, ...]) -> tuple[_State, jax.Array]:
-        gate_slope, cell_slope = retreat(*state, *kept)
-        return (gate_slope @ transposed, cell_slope), gate_slope
+    def step(taken: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        t = last - taken
+        hidden_slope, cell_slope, gates = carry  # after step t, `gates` holds their gradients
+        gate_slope, cell_slope = retreat(hidden_slope, cell_slope, *(_at(array, t) for array in (gates, *read)))
+        return gate_slope @ transposed, cell_slope, _put(gates, t, gate_slope)
 
-    kept = (walk.gates, walk.squashed, _one_later(walk.cell), *(() if slopes is None else (slopes,)))
-    _, gate_slopes = lax.scan(step, (last_slope, jnp.zeros_like(last_slope)), kept, reverse=True)
-    return gate_slopes
+    return lax.fori_loop(0, last + 1, step, (last_slope, jnp.zeros_like(last_slope), walk.gates))[2]
 
 
 def _layer_gradient(walk: _Walk, gate_slopes: jax.Array) -> Tree:
@@ -129,18 +152,18 @@ def _layer_gradient(walk: _Walk, gate_slopes: jax.Array) -> Tree:
     }
 
 
-def _advance(projected: jax.Array, recurrent: jax.Array, cell: jax.Array) -> tuple[jax.Array, ...]:
-    """Take one time step: return gates, cell, tanh(cell) and hidden state."""
+def _advance(projected: jax.Array, bias: jax.Array, recurrent: jax.Array, cell: jax.Array) -> tuple[jax.Array, ...]:
+    """Take one time step from x U, b, h V and the cell: return gates, tanh(cell), cell and hidden state."""
     hidden = cell.shape[-1]
     # sigmoid(z) = tanh(z / 2) / 2 + 1 / 2, so that one tanh serves all gates; columns beyond them become 0
     scale, shift = np.zeros((2, recurrent.shape[-1]), np.float32)
     scale[: 4 * hidden] = np.repeat([0.5, 0.5, 1.0, 0.5], hidden)
     shift[: 4 * hidden] = np.repeat([0.5, 0.5, 0.0, 0.5], hidden)
-    gates = jnp.tanh((projected + recurrent) * scale) * scale + shift
+    gates = jnp.tanh((projected + bias + recurrent) * scale) * scale + shift
     i, f, g, o = _split(gates, hidden)
     cell = f * cell + i * g
     squashed = jnp.tanh(cell)
-    return gates, cell, squashed, o * squashed
+    return gates, squashed, cell, o * squashed
 
 
 def _retreat(
@@ -188,6 +211,18 @@ def _product(rows: jax.Array, matrix: jax.Array) -> jax.Array:
     """Return rows @ matrix for rows (time, batch, ...) as one product over all of them."""
     time, batch, length = rows.shape
     return (rows.reshape(time * batch, length) @ matrix).reshape(time, batch, -1)
+
+
+def _zero_state(layer: Tree, inputs: jax.Array) -> jax.Array:
+    return jnp.zeros((inputs.shape[1], len(layer["hidden"])), inputs.dtype)
+
+
+def _at(states: jax.Array, t: jax.Array) -> jax.Array:
+    return lax.dynamic_index_in_dim(states, t, keepdims=False, allow_negative_indices=False)
+
+
+def _put(states: jax.Array, t: jax.Array, state: jax.Array) -> jax.Array:
+    return lax.dynamic_update_index_in_dim(states, state, t, 0, allow_negative_indices=False)
 
 
 def _one_later(states: jax.Array) -> jax.Array:
