@@ -122,11 +122,11 @@ def _block(samples: Samples, model: Model, typical: int) -> int:
 def _least_work(sizes: NDArray[np.int64]) -> int:
     """Return the number of rows at once for which the devices' blocks take the least time.
 
-    >>> _least_work(np.array([50, 100, 100])), _least_work(np.array([10, 10, 10]))
-    (50, 10)
+    >>> [_least_work(np.array(sizes)) for sizes in ([50, 100, 100], [10, 10, 10], [128])]
+    [50, 10, 43]
     """
     rows, devices = np.unique(sizes[sizes > 0], return_counts=True)
-    candidates = np.arange(1, 65)
+    candidates = np.arange(1, _MOST_ROWS + 1)
     blocks = (-(-rows[:, None] // candidates) * devices[:, None]).sum(axis=0)
     return int(candidates[np.argmin(blocks * (candidates + _PER_BLOCK))])
 
@@ -157,4 +157,5 @@ def _floor(number: int) -> int:
 _COPIED = 1 << 24  # bytes, at most, that are copied to pad them
 _CACHED = 1 << 13  # numbers, 32 KB
 _MANY = 4 << 20  # operations for an example; they take about a tenth of a millisecond
+_MOST_ROWS = 50  # in a product of more rows, XLA's library takes a fifth longer for each
 _PER_BLOCK = 2  # rows that take as long as what a block costs beside its rows
