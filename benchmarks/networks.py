@@ -1,6 +1,7 @@
 """Networks: microseconds per local step and milliseconds to measure, beside an eager PyTorch loop.
 
     python -m benchmarks.networks [--turns 3] [--models cnn,mlp] [--compile]
+    python -m benchmarks.networks --samples 37,211,90,174 [--models char_lstm]
     python -m benchmarks.networks --cores [--models cnn,mlp]
 
 A step is a mini-batch of SGD with the proximal term. Ours is taken end to end through `fedprox.train` (sampling,
@@ -8,7 +9,8 @@ mini-batch orders, local loops, merging); PyTorch's is the loop that a researche
 term as part of the loss, `torch.optim.SGD`. Measuring is loss and accuracy over all samples, then these with the
 gradient of every device; PyTorch's takes batches of 100, and one batch per device for the gradients. All on one core,
 in turns, and the best turn counts. Processor time is given, which is the wall time of a quiet core. What is printed is
-Markdown, for `benchmarks/README.md`. `--compile` adds PyTorch's compiled module.
+Markdown, for `benchmarks/README.md`. `--compile` adds PyTorch's compiled module. With `--samples`, the numbers of
+samples of the devices, only measuring is compared.
 
 `--cores` compares rounds of ten equal devices on one core, with one worker, and on two, with two. XLA divides the
 operations of a single program over its own threads too, so that one worker alone is not kept to one core: all threads
@@ -23,7 +25,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -35,7 +37,7 @@ from torch import nn
 
 import fedprox
 from benchmarks.tables import heading, line
-from benchmarks.torch_networks import Characters, Transformer, convolutions, lenet, mcmahan, resnet
+from benchmarks.torch_networks import Characters, Sentiment, Transformer, convolutions, lenet, mcmahan, resnet
 from fedprox.core.compilation import prepare
 from fedprox.core.threads import Workers
 from fedprox.core.trees import to_numpy
@@ -44,7 +46,7 @@ from fedprox.models import Model, build
 from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
 
-MU, RATE, DEVICES = 0.1, 0.01, 4
+MU, RATE = 0.1, 0.01
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,25 @@ class Case:
     torch: Callable[[], nn.Module]
     batches: tuple[int, ...] = (10, 32)
     classes: int = 10
-    samples: int = 512  # 128 for each device: batches of 32 and 64 are full
+    samples: tuple[int, ...] = (128,) * 4  # of each device: batches of 32 and 64 are full
 
     @property
     def name(self) -> str:
         return f"{self.model}, {' x '.join(map(str, self.shape))}"
 
+    def build(self) -> Model:
+        """Return our model."""
+        if self.model == "sentiment_lstm":
+            vectors = np.random.default_rng(1).normal(size=(_WORDS, 300))
+            return build(self.model, self.shape, self.classes, vectors=vectors)
+        return build(self.model, self.shape, self.classes)
+
+
+_WORDS = 80  # and characters
+
 
 CASES = [
-    Case("mlp", (784,), lambda: nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)), samples=5120),
+    Case("mlp", (784,), lambda: nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)), samples=(1280,) * 4),
     Case("cnn", (28, 28), lambda: convolutions(1, 28)),
     Case("cnn", (32, 32, 3), lambda: convolutions(3, 32)),
     Case("lenet", (32, 32, 3), lambda: lenet(3, 32), batches=(10, 32, 64)),
@@ -72,20 +84,21 @@ CASES = [
     Case("resnet8", (32, 32, 3), lambda: resnet(1)),
     Case("resnet20", (32, 32, 3), lambda: resnet(3)),
     Case("char_lstm", (80,), Characters, classes=80),
+    Case("sentiment_lstm", (25,), Sentiment, classes=2),
     Case("char_transformer", (80,), Transformer, classes=80),
 ]
-TEXT = ("char_lstm", "char_transformer")
+TEXT = ("char_lstm", "sentiment_lstm", "char_transformer")
 
 
-def population(case: Case, devices: int = DEVICES) -> Population:
+def population(case: Case) -> Population:
     random = np.random.default_rng(0)
-    owner = np.arange(case.samples) % devices
+    owner = np.repeat(np.arange(len(case.samples)), case.samples)
     is_text = case.model in TEXT
-    shape = (case.samples, *case.shape)
-    x = random.integers(0, 80, shape) if is_text else random.normal(size=shape).astype(np.float32)
-    y = random.integers(0, case.classes, case.samples)
+    shape = (len(owner), *case.shape)
+    x = random.integers(0, _WORDS, shape) if is_text else random.normal(size=shape).astype(np.float32)
+    y = random.integers(0, case.classes, len(owner))
     y[0] = case.classes - 1
-    return Population.from_arrays(x, y, owner, test=np.zeros(case.samples, bool))
+    return Population.from_arrays(x, y, owner, test=np.zeros(len(owner), bool))
 
 
 def ours(model: Model, data: Population, batch: int) -> float:
@@ -147,7 +160,7 @@ def eager(case: Case, data: Population, batch: int, module: nn.Module | None = N
     module, loss = module or case.torch(), nn.CrossEntropyLoss()
     anchor = [parameter.detach().clone() for parameter in module.parameters()]
     optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
-    rows = torch.arange(len(y) // DEVICES)
+    rows = torch.arange(case.samples[0])
     begin, steps = time.process_time(), 0
     for chosen in rows[torch.randperm(len(rows))].split(batch):
         optimiser.zero_grad()
@@ -174,12 +187,12 @@ def our_measures(model: Model, data: Population, *, gradients: bool) -> Callable
 def eager_measures(case: Case, data: Population, *, gradients: bool) -> Callable[[], float]:
     x, y = tensors(case, data)
     module = case.torch().eval()
-    size = len(y) // DEVICES if gradients else 100
+    sizes = list(case.samples) if gradients else 100
 
     def measure() -> float:
         begin = time.process_time()
         with torch.set_grad_enabled(gradients):
-            for xs, ys in zip(x.split(size), y.split(size), strict=True):
+            for xs, ys in zip(x.split(sizes), y.split(sizes), strict=True):
                 outputs = module(xs)
                 loss = nn.functional.cross_entropy(outputs, ys, reduction="sum")
                 (outputs.argmax(1) == ys).sum().item()
@@ -213,7 +226,8 @@ def compare_cores(cases: list[Case], turns: int) -> None:
     two_cores = set(sorted(os.sched_getaffinity(0))[-2:])
     jax.devices()  # its threads are as many as the cores that it finds when it starts
     for case in cases:
-        data, model = population(case, devices=10), build(case.model, case.shape, case.classes)
+        tenths = np.array_split(np.arange(sum(case.samples)), 10)
+        data, model = population(replace(case, samples=tuple(map(len, tenths)))), case.build()
         contenders = [partial(on_cores, cores, model, data) for cores in ({max(two_cores)}, two_cores)]
         times = np.array([[each() for each in contenders] for _ in range(turns)])  # turn, cores, clock
         (one, used), (two, used_by_two) = times.min(axis=0)
@@ -223,35 +237,43 @@ def compare_cores(cases: list[Case], turns: int) -> None:
     print("\n".join(["", *rows]))
 
 
-def compare_with_pytorch(cases: list[Case], turns: int, *, with_compiled: bool) -> None:
-    """Print both tables."""
+def compare_steps(cases: list[Case], turns: int, *, with_compiled: bool) -> None:
+    """Print the table of steps."""
     also = ("torch.compile", "ratio") if with_compiled else ()
-    steps = heading("model, example", "batch", "fedprox, us per step", "PyTorch eager", "ratio", *also)
-    passes = heading("model, example", "samples", "what", "fedprox, ms", "PyTorch eager", "ratio")
+    rows = heading("model, example", "batch", "fedprox, us per step", "PyTorch eager", "ratio", *also)
     for case in cases:
-        data, model = population(case), build(case.model, case.shape, case.classes)
+        data, model = population(case), case.build()
         for batch in case.batches:
             theirs = [partial(eager, case, data, batch), compiled(case, data, batch) if with_compiled else None]
             contenders = [partial(ours, model, data, batch), *(each for each in theirs if each is not None)]
             mine, *others = best(contenders, turns)
             cells = [cell for other in others for cell in (f"{other * 1e6:,.0f}", f"{mine / other:.2f}")]
-            steps.append(line(case.name, str(batch), f"{mine * 1e6:,.0f}", *cells))
-            print(steps[-1], flush=True)
+            rows.append(line(case.name, str(batch), f"{mine * 1e6:,.0f}", *cells))
+            print(rows[-1], flush=True)
+    print("\n".join(["", *rows]))
+
+
+def compare_measuring(cases: list[Case], turns: int) -> None:
+    """Print the table of measuring."""
+    rows = heading("model, example", "samples", "what", "fedprox, ms", "PyTorch eager", "ratio")
+    for case in cases:
+        data, model = population(case), case.build()
         for what, gradients in (("loss and accuracy", False), ("with all gradients", True)):
             mine, other = best(
                 [our_measures(model, data, gradients=gradients), eager_measures(case, data, gradients=gradients)],
                 turns + 1,
             )
-            row = (f"{mine * 1e3:,.1f}", f"{other * 1e3:,.1f}", f"{mine / other:.2f}")
-            passes.append(line(case.name, f"{case.samples:,}", what, *row))
-            print(passes[-1], flush=True)
-    print("\n".join(["", *steps, "", *passes]))
+            cells = (f"{mine * 1e3:,.1f}", f"{other * 1e3:,.1f}", f"{mine / other:.2f}")
+            rows.append(line(case.name, f"{sum(case.samples):,}", what, *cells))
+            print(rows[-1], flush=True)
+    print("\n".join(["", *rows]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--models", default="")
+    parser.add_argument("--samples", default="")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--cores", action="store_true")
     options = parser.parse_args()
@@ -262,7 +284,12 @@ def main() -> None:
         compare_cores(chosen, options.turns)
         return
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    compare_with_pytorch(chosen, options.turns, with_compiled=options.compile)
+    if options.samples:
+        samples = tuple(map(int, options.samples.split(",")))
+        chosen = [replace(case, samples=samples) for case in chosen]
+    else:
+        compare_steps(chosen, options.turns, with_compiled=options.compile)
+    compare_measuring(chosen, options.turns)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,21 @@ class Characters(nn.Module):
         return scores
 
 
+class Sentiment(nn.Module):
+    """The built-in sentiment LSTM, over fixed word vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("vectors", torch.randn(80, 300))
+        self.lstm = nn.LSTM(300, 256, num_layers=2, batch_first=True)
+        self.output = nn.Linear(256, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs, _ = self.lstm(nn.functional.embedding(x, self.vectors))
+        scores: torch.Tensor = self.output(outputs[:, -1])
+        return scores
+
+
 class Residual(nn.Module):
     """Two 3 x 3 convolutions with group normalisation, and what goes past them."""
 
