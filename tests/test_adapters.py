@@ -284,7 +284,7 @@ def test_wrong_modules_losses_and_types_get_one_sentence() -> None:
         fedprox.train(settings(), population=population(), model=3)
     with pytest.raises(ConfigError, match=r"one number per example \(reduction='none'\), .* it has shape \(\)"):
         run(softmax_in_torch(), nn.CrossEntropyLoss())
-    with pytest.raises(ConfigError, match=r"`loss` cannot be taken of outputs .* and labels of int64"):
+    with pytest.raises(ConfigError, match=r"`loss` cannot be computed from outputs .* and labels of int64"):
         run(softmax_in_torch(), nn.BCEWithLogitsLoss(reduction="none"))
     with pytest.raises(ConfigError, match=r"parameters of type float32; 'weight' is torch.float64"):
         run(softmax_in_torch().double())

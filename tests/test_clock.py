@@ -580,7 +580,7 @@ def test_bytes_without_a_clock(small_population):
         ({"systems": {"model": "clock", "deadline": "0.8"}}, "got '0.8'"),
         (
             {"systems": {"model": "clock"}, "devices": {"stragglers": 0.5}},
-            "`devices.stragglers` must be 0 with systems.model = 'clock', which finds out who is late; got 0.5",
+            "`devices.stragglers` must be 0 with systems.model = 'clock', where the clock decides who is late; got 0.5",
         ),
         (
             {"systems": {"model": "clock", "profile": "equal", "trace": "x"}},

@@ -222,7 +222,7 @@ def test_unusable_answers_are_said_plainly(update, said):
 
 def test_an_update_that_does_nothing_fails():
     found = messages(lambda params, x, y, **settings: params)
-    assert "leaves the model where it was" in found["several layers are not counted twice"]
+    assert "does not change the model" in found["several layers are not counted twice"]
 
 
 def test_the_command_reports_and_exits(tmp_path, monkeypatch):
@@ -271,7 +271,7 @@ def test_samples_drawn_with_replacement_are_found():
 @pytest.mark.parametrize("beta", [0.5, 0.9])
 def test_plain_momentum_is_named(beta):
     found = messages(make_update(momentum=beta))
-    named = f"the steps have momentum ({beta:.2g}), also with mu = 0; plain SGD keeps nothing of earlier steps"
+    named = f"the steps have momentum ({beta:.2g}), even with mu = 0; plain SGD keeps nothing of earlier steps"
     assert found["mu = 0 is plain SGD"] == named
     assert found["the proximal gradient is that of (mu/2) ||w - w^t||^2 by finite differences"] == named
     assert not any("alike" in message or "counted" in message for message in found.values())

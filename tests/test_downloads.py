@@ -173,7 +173,7 @@ def test_a_data_folder_that_cannot_be_written_is_named_before_an_address_is_aske
     with pytest.raises(DataError) as caught:
         fetch(source(f"{server.address}/whole"))
     folder = tmp_path / "files" / "toy"
-    assert str(caught.value) == f"{folder} cannot be written: Not a directory; set FEDPROX_DATA to a folder that can be"
+    assert str(caught.value) == f"{folder} cannot be written: Not a directory; set FEDPROX_DATA to a writable folder"
     assert server.asked == []
 
 

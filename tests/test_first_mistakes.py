@@ -70,12 +70,12 @@ TABLE = {"a": X[:, 0], "b": X[:, 1], "y": Y, "device": DEVICE}
 
 def test_tables_whose_columns_cannot_be_told_apart_or_leak_labels():
     pandas = pytest.importorskip("pandas")
-    for names, sentence in (("aay", "'a' is there twice"), ([0, 1, 2], "text as their names; got 0: rename them")):
+    for names, sentence in (("aay", "'a' appears twice"), ([0, 1, 2], "text as their names; got 0: rename them")):
         with pytest.raises(DataError, match=sentence):
             Population.from_frame(pandas.DataFrame(np.c_[X, Y], columns=list(names)), device=None)
     with pytest.raises(DataError, match="x must not have the labels among its columns"):
         Population.from_frame(TABLE, x=["a", "y"])
-    with pytest.raises(DataError, match="'a' is there twice"):
+    with pytest.raises(DataError, match="'a' appears twice"):
         Population.from_frame(TABLE, x=["a", "a"])
     with pytest.raises(DataError, match="the columns of x must have one length; got 2, 12 rows"):
         Population.from_frame({**TABLE, "b": [1.0, 2.0]})
@@ -95,9 +95,9 @@ def test_rows_of_a_lazy_table_must_be_collected():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a;y;device\n1;2;3\n", "separated by commas; its head line has ';'"),
+        ("a;y;device\n1;2;3\n", "separated by commas; its header has ';'"),
         (",a,y,device\n0,1,0,0\n1,2,1,0\n", "one has none .the index of a DataFrame.*`data.x_columns`"),
-        ("# notes\na,y,device\n", "every row must have one entry, as the head line; line 2 has 3"),
+        ("# notes\na,y,device\n", "every row must have one entry, as the header line; line 2 has 3"),
         ("é,y\n".encode("latin-1"), "not a readable CSV file in UTF-8: .*: save it as UTF-8"),
     ],
 )

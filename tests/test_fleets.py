@@ -268,8 +268,8 @@ GOOD = "device,samples_per_second,download_bytes_per_second,upload_bytes_per_sec
     [
         (GOOD + "a,-3,1,1\n", r"row 1: `samples_per_second` must be a number > 0; got -3"),
         (GOOD + "a,3,1,1\nb,,1,1\n", r"row 2: `samples_per_second` must be a number > 0; got None"),
-        (GOOD + "a,3,1,1\na,3,1,1\n", r"row 2: `device` must be another name in every row; 'a' is there twice"),
-        (GOOD.replace("samples", "sample"), r"it must have a head line"),
+        (GOOD + "a,3,1,1\na,3,1,1\n", r"row 2: `device` must have a different name in every row; 'a' appears twice"),
+        (GOOD.replace("samples", "sample"), r"it must have a header line"),
         (
             GOOD.replace("samples", "sample") + "a,1,1,1\n",
             r"got 'sample_per_second'; did you mean `samples_per_second`",

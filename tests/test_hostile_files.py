@@ -144,7 +144,7 @@ def test_the_boundary_lets_our_own_sentences_pass_and_bounds_others():
     with pytest.raises(DataError, match="ours"), reading("f", "a thing"):
         raise DataError("ours")
     for failure, sentence in (
-        (MemoryError(), "f is not a thing that fits into the memory of this machine"),
+        (MemoryError(), "f is not a thing that fits into this machine's memory"),
         (PermissionError(13, "Permission denied"), "f cannot be read: Permission denied"),
         (KeyError("x"), "f is not a thing: 'x'"),
         (RecursionError(), "f is not a thing: RecursionError"),
@@ -262,7 +262,7 @@ def test_a_line_of_a_trace_may_hold_any_character(tmp_path):
 
 def test_configs_that_break_parsers(tmp_path):
     for text, sentence in (
-        ("a = " + "[" * 100_000, "too deep to be read"),
+        ("a = " + "[" * 100_000, "too deeply to be read"),
         ("rounds = 1" + "0" * 5000, "is not valid TOML"),
     ):
         (tmp_path / "c.toml").write_text(text)

@@ -70,7 +70,7 @@ def test_the_archive_gives_the_same(cifar, tmp_path):
     for part in ("train_x", "train_y", "test_x", "test_y"):
         assert (tmp_path / "a" / f"{part}.npy").read_bytes() == (tmp_path / "b" / f"{part}.npy").read_bytes()
     archive.write_bytes(archive.read_bytes()[:-5000])
-    with pytest.raises(DataError, match=r"cifar-10-binary.tar.gz is not a whole tar.gz file"):
+    with pytest.raises(DataError, match=r"cifar-10-binary.tar.gz is not a complete tar.gz file"):
         cifar10.prepare({"CIFAR-10": archive}, tmp_path / "c")
 
 
@@ -81,7 +81,7 @@ def test_the_archive_gives_the_same(cifar, tmp_path):
         ("data_batch_2.bin", b"", "data_batch_2.bin must have 1 to 10,000 rows"),
         ("data_batch_2.bin", b"\0" * 3073 * 10_001, "got more than 30,730,000 bytes"),
         ("data_batch_4.bin", batch(3, labels=10).tobytes() + b"\x0b" + b"\0" * 3072, "below 10; row 3 has 11"),
-        ("data_batch_1.bin", b"\x1f\x8b\x08cut off", "data_batch_1.bin is not a whole gzip file"),
+        ("data_batch_1.bin", b"\x1f\x8b\x08cut off", "data_batch_1.bin is not a complete gzip file"),
     ],
 )
 def test_a_broken_file_of_cifar_10_is_named(cifar, tmp_path, name, content, sentence):

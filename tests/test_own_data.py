@@ -300,12 +300,12 @@ def test_a_csv_file_without_devices_can_be_divided(csv):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "must have a head line with the names of its columns"),
-        ("y,device\n", "must have a head line"),
-        ("y,device,y\n1,2,3\n", "its columns must have different names; 'y' is there twice"),
-        ("a,y,device\n1,2\n", "every row must have 3 entries, as the head line; line 2 has 2"),
+        ("", "must have a header line with the names of its columns"),
+        ("y,device\n", "must have a header line"),
+        ("y,device,y\n1,2,3\n", "its columns must have different names; 'y' appears twice"),
+        ("a,y,device\n1,2\n", "every row must have 3 entries, as the header line; line 2 has 2"),
         ("a,label,device\n1,2,3\n", "there must be a column 'y' for y; got a, label, device"),
-        ("y,device\n1,2\n", "there must be columns for x beside y, device"),
+        ("y,device\n1,2\n", "there must be columns for x besides y, device"),
         ("a,y,device\nred,0,1\n", "x must be numbers; column 'a' has"),
         ("a,y,device\n1,0,1\n,1,1\n", "column 'a', row 1 has none"),
         ("a,y,device\n1,cat,1\n2,,1\n", "y must have a label in every row; row 1 has none"),

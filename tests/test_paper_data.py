@@ -134,7 +134,7 @@ def test_bad_vectors_are_named(tmp_path):
     with pytest.raises(DataError, match="must have 2 numbers in every row; row 2 has 1"):
         read_vectors(file, {"good", "bad"})
     file.write_text("good 1 x\n")
-    with pytest.raises(DataError, match="row 1 has not"):
+    with pytest.raises(DataError, match="row 1 does not"):
         read_vectors(file, {"good"})
     with pytest.raises(DataError, match="at least one word"):
         read_vectors(file, {"other"})
@@ -285,7 +285,7 @@ def test_idx_files(tmp_path):
     for content, message in (
         (_idx(array)[:-1], "as its header says"),
         (_idx(array[0]), "with 3 dimensions"),
-        (gzip.compress(_idx(array))[:-12], "not a whole gzip file"),
+        (gzip.compress(_idx(array))[:-12], "not a complete gzip file"),
     ):
         file.write_bytes(content)
         with pytest.raises(DataError, match=message):
@@ -347,7 +347,7 @@ def test_mnist_of_an_earlier_version_is_refused(tmp_path):
     population = Population.from_arrays(np.eye(4), [0, 1, 0, 1], [0, 0, 1, 1])
     settings = {"data": {"name": "mnist", "path": str(tmp_path / "m")}}
     save_population(population, tmp_path / "m", about={"data": "mnist", "seed": 0})
-    with pytest.raises(DataError, match=r"must have pixels of 0 to 255 .* `fedprox data prepare mnist` makes it again"):
+    with pytest.raises(DataError, match=r"must have pixels of 0 to 255 .* run `fedprox data prepare mnist` again"):
         load(Config.from_dict(settings))
     save_population(population, tmp_path / "m", about={"data": "mnist", "pixels": "0 to 255"})
     assert load(Config.from_dict(settings)).devices == 2

@@ -282,7 +282,7 @@ def test_two_entry_points_of_one_name_are_refused(module, tmp_path, monkeypatch)
     entry_point(tmp_path / "site", "half", "[fedprox.methods]", f"twice = {name}:Half")
     entry_point(tmp_path / "site", "other", "[fedprox.methods]", "twice = other:Half")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    with pytest.raises(ConfigError, match=r"`method.name` must be one part, but several packages install 'twice'"):
+    with pytest.raises(ConfigError, match=r"`method.name` must name one part, but several packages install 'twice'"):
         Config.from_dict({"method": {"name": "twice"}})
 
 

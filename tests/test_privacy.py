@@ -302,7 +302,7 @@ PRIVATE = {"clip": 1.0, "noise_multiplier": 1.0}
         ({"privacy": {"clip": -1.0}}, "`privacy.clip` must be a number >= 0; got -1.0"),
         ({"privacy": {"clip": math.inf}}, "`privacy.clip` must be a number >= 0; got inf"),
         ({"privacy": {"noise_multiplier": -0.1}}, "`privacy.noise_multiplier` must be a number >= 0; got -0.1"),
-        ({"privacy": {"noise_multiplier": 1.0}}, "noise hides only what has a bound; got 0.0"),
+        ({"privacy": {"noise_multiplier": 1.0}}, "noise protects only updates of bounded norm; got 0.0"),
         ({"privacy": {"delta": 0.0}}, "`privacy.delta` must be a number in (0, 1); got 0.0"),
         ({"privacy": {"delta": 1.0}}, "`privacy.delta` must be a number in (0, 1); got 1.0"),
         ({"privacy": {"where": "both"}}, "`privacy.where` must be one of server, client; got 'both'"),

@@ -206,7 +206,7 @@ def always_random() -> Any:
         (None, {"loss": nn.CrossEntropyLoss}, "`loss` must be a function or an instance.* got <class .*CrossEntropy"),
         (None, {"loss": lambda outputs, y: 1.0}, "`loss` must return a tensor, one number per example; got float"),
         (None, {"predict": lambda outputs: outputs}, r"shape \(2,\); it returned outputs \(2, 3\)"),
-        (None, {"predict": lambda outputs: outputs[0].shape.no}, "`predict` cannot be taken of outputs"),
+        (None, {"predict": lambda outputs: outputs[0].shape.no}, "`predict` cannot be computed from outputs"),
         (None, {"device": None}, "`device` must name a device of this machine; got None"),
         (None, {"device": "meta"}, "`device` must name a device of this machine; got 'meta'"),
         (None, {"optimiser": "adam"}, "`optimiser` must be a class.* got .adam."),

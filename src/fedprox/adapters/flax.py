@@ -195,4 +195,6 @@ def _mask_for(x: jax.Array) -> jax.Array | None:
 
 def _refuse_other_state(name: str, state: dict[str, Any]) -> None:
     if state:
-        raise ConfigError(f"module {name} must keep all its state in parameters; got {', '.join(map(str, state))} too")
+        raise ConfigError(
+            f"module {name} must keep all its state in parameters; it also has {', '.join(map(str, state))}"
+        )

@@ -102,7 +102,7 @@ class ModuleCopies:
         if not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
             raise ConfigError(
                 f"module {type(self.module).__name__} must give the same outputs each time in evaluation mode; they "
-                "differ: a random function such as dropout must be told `training=self.training`"
+                "differ: a random function such as dropout must get `training=self.training`"
             )
         self._is_repeatable = True
 
@@ -142,7 +142,7 @@ class ModuleAt:
             found = self.losses_of(outputs, y)
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
             kinds = f"{_kind(outputs)} and labels of {str(y.dtype).removeprefix('torch.')}"
-            raise ConfigError(f"`loss` cannot be taken of {kinds}: {_line(error)}") from error
+            raise ConfigError(f"`loss` cannot be computed from {kinds}: {_line(error)}") from error
         if not isinstance(found, torch.Tensor):
             raise ConfigError(f"`loss` must return a tensor, one number per example; got {type(found).__name__}")
         if tuple(found.shape) != (len(y),):
@@ -203,7 +203,7 @@ class ModuleAt:
         try:
             found = predict(outputs)
         except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
-            raise ConfigError(f"`predict` cannot be taken of {_kind(outputs)}: {_line(error)}") from error
+            raise ConfigError(f"`predict` cannot be computed from {_kind(outputs)}: {_line(error)}") from error
         if not isinstance(found, torch.Tensor) or tuple(found.shape) != (count,):
             raise ConfigError(
                 f"`predict` must return a tensor of one label per example, of shape ({count},); "

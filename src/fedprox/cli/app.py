@@ -89,7 +89,7 @@ def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
             say_system_error(error)
             raise typer.Exit(2) from None
         except MemoryError:
-            typer.echo("fedprox: this machine has not enough memory for that", err=True)
+            typer.echo("fedprox: this machine does not have enough memory for that", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             typer.echo("fedprox: interrupted", err=True)

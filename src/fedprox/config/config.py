@@ -66,7 +66,7 @@ class Config(Section):
             raise ConfigError("a config with a [compare] section describes several runs; use `fedprox compare`")
         if "replaced" in settings:
             raise ConfigError(
-                "a config with a [replaced] section is of a run with objects from Python, which a file cannot hold; "
+                "a config with a [replaced] section belongs to a run with Python objects, which a file cannot hold; "
                 "name each of them as 'module:object', or give them to `fedprox.train`, and remove the section"
             )
         try:

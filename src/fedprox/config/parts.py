@@ -68,7 +68,7 @@ def find_part(group: str, name: str, field: str) -> Any:
     found = [point for point in installed if point.name == name]
     if len(found) > 1:
         raise ConfigError(
-            f"`{field}` must be one part, but several packages install {name!r} for fedprox.{group} "
+            f"`{field}` must name one part, but several packages install {name!r} for fedprox.{group} "
             f"({', '.join(point.value for point in found)}); got {name!r}"
         )
     if not found:

@@ -36,8 +36,8 @@ def check_privacy(config: Config) -> None:
     """Refuse settings under which the stated epsilon would not be true."""
     if config.privacy.noise_multiplier > 0 and config.privacy.clip == 0:
         raise ConfigError(
-            "`privacy.clip` must be a number > 0 with `privacy.noise_multiplier`, since noise hides only what has a "
-            "bound; got 0.0"
+            "`privacy.clip` must be a number > 0 with `privacy.noise_multiplier`, since noise protects only updates "
+            "of bounded norm; got 0.0"
         )
     if config.privacy.clip > 0:
         _check_clipped(config)
@@ -54,8 +54,8 @@ def _check_clipped(config: Config) -> None:
         )
     if config.devices.sampling != "uniform":
         raise ConfigError(
-            "`devices.sampling` must be 'uniform' with `privacy.clip`, since otherwise a device's share in a round "
-            f"has no bound but its number of draws; got {config.devices.sampling!r}"
+            "`devices.sampling` must be 'uniform' with `privacy.clip`, since otherwise a device's weight in a round "
+            f"is bounded only by its number of draws; got {config.devices.sampling!r}"
         )
 
 
@@ -75,12 +75,12 @@ def _check_noised(config: Config) -> None:
         )
     if isinstance(config.method.mu, str):
         raise ConfigError(
-            "`method.mu` must be a number with `privacy.noise_multiplier`, since rules for mu follow losses that no "
-            f"noise covers; got {config.method.mu!r}"
+            "`method.mu` must be a number with `privacy.noise_multiplier`, since rules for mu use losses without "
+            f"noise; got {config.method.mu!r}"
         )
     for name in ("converged", "diverged"):
         if getattr(config.stop, name):
             raise ConfigError(
-                f"`stop.{name}` must be false with `privacy.noise_multiplier`, since it follows losses that no noise "
-                "covers; got True"
+                f"`stop.{name}` must be false with `privacy.noise_multiplier`, since it uses losses without "
+                "noise; got True"
             )

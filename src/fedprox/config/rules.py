@@ -55,8 +55,8 @@ def check_together(config: Config) -> None:
     _check_partition(config)
     if config.compat.split != "paper" and config.data.name not in ("synthetic", "synthetic_iid"):
         raise ConfigError(
-            f"`compat.split` must be 'paper' with data.name = {config.data.name!r}, since it divides synthetic data "
-            f"alone; got {config.compat.split!r}"
+            f"`compat.split` must be 'paper' with data.name = {config.data.name!r}, since it applies to synthetic "
+            f"data only; got {config.compat.split!r}"
         )
     if config.devices.stragglers and not config.compat.most_epochs(config.solver.epochs):
         raise ConfigError(
@@ -138,7 +138,7 @@ def _check_systems(config: Config) -> None:
     if systems.model == "clock":
         if config.devices.stragglers > 0:
             raise ConfigError(
-                "`devices.stragglers` must be 0 with systems.model = 'clock', which finds out who is late; "
+                "`devices.stragglers` must be 0 with systems.model = 'clock', where the clock decides who is late; "
                 f"got {config.devices.stragglers}"
             )
         if systems.profile and systems.trace:
@@ -154,7 +154,7 @@ def _check_systems(config: Config) -> None:
             raise ConfigError(f"`systems.{key}` must be left out unless systems.model = 'clock'; got {value!r}")
     if systems.server != "synchronous":
         raise ConfigError(
-            f"`systems.server` must be 'synchronous' unless systems.model = 'clock', which says when a reply arrives; "
+            f"`systems.server` must be 'synchronous' unless systems.model = 'clock', which simulates arrival times; "
             f"got {systems.server!r}"
         )
     _check_server(config)

@@ -51,11 +51,11 @@ def _check_unbiased(config: Config) -> None:
     if config.method.name not in _MEAN:
         raise ConfigError(
             f"`method.name` must be one of {', '.join(_MEAN)} with devices.sampling = {name!r}, whose weights sum to 1 "
-            f"on average alone; got {config.method.name!r}"
+            f"only on average; got {config.method.name!r}"
         )
     if config.merge.rule != "mean":
         raise ConfigError(
-            f"`merge.rule` must be 'mean' with devices.sampling = {name!r}, whose weights no other rule keeps; got "
+            f"`merge.rule` must be 'mean' with devices.sampling = {name!r}, whose weights other rules do not keep; got "
             f"{config.merge.rule!r}"
         )
     if config.attack.share:

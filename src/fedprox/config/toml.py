@@ -33,7 +33,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         except UnicodeDecodeError as error:
             raise ConfigError(f"{name} is not UTF-8 text (byte {error.start})") from None
         except RecursionError:
-            raise ConfigError(f"{name} has tables or lists in each other too deep to be read") from None
+            raise ConfigError(f"{name} has tables or lists nested too deeply to be read") from None
 
 
 def dump_toml(settings: Mapping[str, Any]) -> str:

@@ -109,7 +109,7 @@ def _momentum(update: Update, problem: Problem) -> str:
     beta = -_RATE * along / sum(float(np.sum(distance[name] ** 2)) for name in distance)
     expected = {name: -beta / _RATE * distance[name] for name in distance}
     if CLOSE < beta < 1 and difference(term, expected, expected) < CLOSE:
-        return f"the steps have momentum ({beta:.2g}), also with mu = 0; plain SGD keeps nothing of earlier steps"
+        return f"the steps have momentum ({beta:.2g}), even with mu = 0; plain SGD keeps nothing of earlier steps"
     return ""
 
 
@@ -134,7 +134,7 @@ def _anchor(update: Update) -> str:
     wrong = {
         "the anchor moves: every epoch starts from a new one": again.steps(2, _MU, _RATE),
         "the anchor moves along with w, or mu is not used: the result is that of mu = 0": problem.steps(4, 0.0, _RATE),
-        "the anchor moves: every step takes the model before the last step for it": _lagging(problem),
+        "the anchor moves: every step uses the model before the last step": _lagging(problem),
     }
     for sentence, result in wrong.items():
         if not _off(problem, answer, result, ""):
@@ -232,7 +232,7 @@ def _term(update: Update, problem: Problem, mu: float = _MU, **more: Any) -> tup
     term = {name: (one[name] - two[name]) / _RATE - slopes[name] for name in one}
     distance = {name: one[name] - problem.params[name] for name in one}
     if not any(array.any() for array in distance.values()):
-        raise _UnusableError("one epoch leaves the model where it was")
+        raise _UnusableError("one epoch does not change the model")
     return term, distance
 
 

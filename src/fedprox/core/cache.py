@@ -30,8 +30,8 @@ def cache_folder() -> Path | None:
     if not reason:
         return folder
     warnings.warn(
-        f"compiled programs are not kept, since {folder} cannot be written ({reason}); set XDG_CACHE_HOME to a folder "
-        "that can",
+        f"compiled programs are not cached, since {folder} cannot be written ({reason}); set XDG_CACHE_HOME to a "
+        "writable folder",
         CacheWarning,
         stacklevel=2,
     )

@@ -83,7 +83,7 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str,
     except (KeyError, TypeError, ValueError, AttributeError):
         is_whole = False
     if not is_whole:
-        raise RunFolderError(f"{path} is damaged: its content does not have the digest that it was written with")
+        raise RunFolderError(f"{path} is damaged: its content does not match the digest that it was written with")
     return tensors, values
 
 

@@ -51,7 +51,7 @@ def reading(
     except FileNotFoundError as failure:
         raise error(missing or f"{called} does not exist") from failure
     except MemoryError as failure:
-        raise error(f"{called} is not {kind} that fits into the memory of this machine") from failure
+        raise error(f"{called} is not {kind} that fits into this machine's memory") from failure
     except OSError as failure:
         if failure.errno is not None:
             raise error(f"{called} cannot be read: {failure.strerror}") from failure

@@ -99,7 +99,7 @@ def _features(table: Any, names: list[str], roles: Sequence[str]) -> NDArray[Any
     if not names:
         names = ["x"] if "x" in table.column_names else [name for name in table.column_names if name not in roles]
     if not names:
-        raise DataError("there must be a column x, or columns of numbers beside y and device; found none")
+        raise DataError("there must be a column x, or columns of numbers besides y and device; found none")
     if len(names) > 1 or not hasattr(table[names[0]].combine_chunks(), "value_lengths"):
         return np.stack([_column(table, name) for name in names], axis=1)
     column = table[names[0]].combine_chunks()

@@ -71,11 +71,11 @@ def _prepared(name: str, path: str, seed: int) -> Population:
     folder = Path(path) if path else population_path(name, seed)
     if not (folder / "manifest.json").exists():
         option = f" --seed {seed}" if seed else ""
-        raise DataError(f"{folder} has no prepared data yet; `fedprox data prepare {name}{option}` makes it")
+        raise DataError(f"{folder} has no prepared data yet; run `fedprox data prepare {name}{option}`")
     about = read_manifest(folder).get("about")
     if isinstance(about, dict) and about.get("data") == "mnist" and "pixels" not in about:
         raise DataError(
             f"{folder} must have pixels of 0 to 255 before they are standardised; it was prepared by an earlier "
-            f"version, which divided them by 255: `fedprox data prepare mnist` makes it again"
+            f"version, which divided them by 255: run `fedprox data prepare mnist` again"
         )
     return open_population(folder)

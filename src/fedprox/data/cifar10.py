@@ -43,7 +43,7 @@ def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
         raise DataError(f"{found} must come with {_TEST}, the test images; it is missing")
     train = [batches[name] for name in BATCHES if name in batches]
     if not train:
-        raise DataError(f"{found} must hold {BATCHES[0]} to {BATCHES[-1]}; there is none of them")
+        raise DataError(f"{found} must hold {BATCHES[0]} to {BATCHES[-1]}; it has none of them")
     images, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
     test_images, test_labels = batches[_TEST]
     about: dict[str, Any] = {"data": "cifar10", "files": [found.name], "sha256": digests([found])}
@@ -61,12 +61,12 @@ def read_batch(file: IO[bytes], name: str) -> Batch:
         try:
             content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(most)
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{name} is not a whole gzip file: {error}") from None
+            raise DataError(f"{name} is not a complete gzip file: {error}") from None
     if not content or len(content) % _ROW or len(content) == most:
         size = f"more than {most - 1:,}" if len(content) == most else f"{len(content):,}"
         raise DataError(
             f"{name} must have 1 to {_ROWS:,} rows of {_ROW:,} bytes, a label and {_ROW - 1:,} pixels; got {size} "
-            f"bytes: it is cut off, or no binary file of CIFAR-10"
+            f"bytes: it is cut off, or not a binary file of CIFAR-10"
         )
     rows = np.frombuffer(content, np.uint8).reshape(-1, _ROW)
     labels = rows[:, 0]
@@ -78,7 +78,7 @@ def read_batch(file: IO[bytes], name: str) -> Batch:
 
 def _archived(path: Path) -> Iterator[tuple[str, Batch]]:
     with (
-        reading(path, "a whole tar.gz file"),
+        reading(path, "a complete tar.gz file"),
         gzip.open(path) as stream,
         tarfile.open(fileobj=Bounded(stream, str(path), _UNPACKED), mode="r|") as archive,
     ):

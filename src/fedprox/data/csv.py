@@ -72,16 +72,16 @@ def read_columns(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"it is not a readable CSV file in UTF-8: {error}{hint}") from None
     rows = [row for row in rows if row]
     if len(rows) < 2:
-        raise DataError("it must have a head line with the names of its columns, and rows below it")
+        raise DataError("it must have a header line with the names of its columns, and rows below it")
     names = [name.strip() for name in rows[0]]
     if len(names) == 1 and (other := [mark for mark in ";\t" if mark in names[0]]):
-        raise DataError(f"its columns must be separated by commas; its head line has {other[0]!r}: {names[0][:40]!r}")
+        raise DataError(f"its columns must be separated by commas; its header has {other[0]!r}: {names[0][:40]!r}")
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise DataError(f"its columns must have different names; {repeated[0]!r} is there twice")
+        raise DataError(f"its columns must have different names; {repeated[0]!r} appears twice")
     for number, row in enumerate(rows[1:], 2):
         if len(row) != len(names):
             entries = "one entry" if len(names) == 1 else f"{len(names)} entries"
-            raise DataError(f"every row must have {entries}, as the head line; line {number} has {len(row)}")
+            raise DataError(f"every row must have {entries}, as the header line; line {number} has {len(row)}")
     return {name: _typed([row[place].strip() for row in rows[1:]]) for place, name in enumerate(names)}
 
 

@@ -68,7 +68,7 @@ def _check_writable(folder: Path) -> None:
     except OSError as error:
         reason = error.strerror
     if reason:
-        raise DataError(f"{folder} cannot be written: {reason}; set FEDPROX_DATA to a folder that can be")
+        raise DataError(f"{folder} cannot be written: {reason}; set FEDPROX_DATA to a writable folder")
 
 
 def _known(file: File) -> str | None:
@@ -79,7 +79,7 @@ def _known(file: File) -> str | None:
 def _accept(part: Path, file: File) -> None:
     """Refuse a download that is not the expected file."""
     if file.sha256 is None and file.examine is None:
-        raise DataError(f"{file.name} has neither a known checksum nor a check of what is in it")
+        raise DataError(f"{file.name} has neither a known checksum nor a check of its content")
     check(part, file)
     if file.examine is not None:
         file.examine(part)

@@ -33,7 +33,7 @@ def parse_idx(file: BinaryIO | Any, rank: int, name: str) -> NDArray[np.uint8]:
             with gzip.open(io.BytesIO(content)) as stream:
                 content = unpacked(stream, name)
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{name} is not a whole gzip file: {error}") from None
+            raise DataError(f"{name} is not a complete gzip file: {error}") from None
     header = 4 + 4 * rank
     if len(content) < header or content[:4] != bytes([0, 0, 8, rank]):
         raise DataError(f"{name} must be an idx file of unsigned bytes with {rank} dimensions; its first bytes are not")

@@ -50,10 +50,10 @@ class Node:
         while self._data[at : at + 1] != b"}":
             name = _STRING.match(self._data, at)
             if name is None:
-                raise self._error("a name in quotes must stand", at)
+                raise self._error("a name in quotes is missing", at)
             colon = self._skip(name.end())
             if self._data[colon : colon + 1] != b":":
-                raise self._error("a colon must stand", colon)
+                raise self._error("a colon is missing", colon)
             text = self._decode(at, name.end())
             value = Node(self._file, self._data, self._skip(colon + 1), f", in {kind} {text!r}")
             yield text, value
@@ -61,7 +61,7 @@ class Node:
             if self._data[at : at + 1] == b",":
                 at = self._skip(at + 1)
             elif self._data[at : at + 1] != b"}":
-                raise self._error("a comma or the end of an object must stand", at)
+                raise self._error("a comma or the end of an object is missing", at)
             if at - given_back > _PIECE and isinstance(self._data, mmap.mmap):
                 self._data.madvise(mmap.MADV_DONTNEED)
                 given_back = at
@@ -77,7 +77,7 @@ class Node:
         if first not in (b"{", b"["):
             match = (_STRING if first == b'"' else _SCALAR).match(data, begin)
             if match is None:
-                raise self._error("a value must stand", begin)
+                raise self._error("a value is missing", begin)
             return match.end()
         depth, at = 0, begin
         while (mark := _MARK.search(data, at)) is not None:
@@ -111,7 +111,7 @@ class Node:
                 "has more"
             ) from None
         except RecursionError:
-            raise DataError(f"{self._file} has lists in lists too deep to be read, {self._place(begin)}") from None
+            raise DataError(f"{self._file} has lists nested too deeply to be read, {self._place(begin)}") from None
 
     def _skip(self, at: int) -> int:
         match = _SPACE.match(self._data, at)
@@ -128,7 +128,7 @@ class Node:
 def open_json(file: Path) -> Iterator[Node]:
     """Open a JSON file, plain or gzipped, as its outermost value."""
     packed = file.suffix == ".gz"
-    with reading(file, "a whole gzip file of JSON" if packed else "a readable JSON file"):
+    with reading(file, "a complete gzip file of JSON" if packed else "a readable JSON file"):
         if packed:
             with gzip.open(file) as stream:
                 data = unpacked(stream, str(file))

@@ -101,7 +101,7 @@ def _read_file(file: Path) -> dict[str, Rows]:
                 has_data = True
                 for name, data in value.members("user"):
                     if name in found:
-                        raise DataError(f"{file}: `user_data` must have every user once; {name!r} is there twice")
+                        raise DataError(f"{file}: `user_data` must have every user once; {name!r} appears twice")
                     found[name] = _user(file, name, data)
     if not isinstance(users, list) or not has_data:
         raise DataError(f"{file} must be a LEAF object with `users` and `user_data`")
@@ -116,7 +116,7 @@ def _in_order(file: Path, users: list[Any], counts: Any, found: dict[str, Rows])
     result = {}
     for name, count in zip(map(str, users), counts, strict=True):
         if name in result:
-            raise DataError(f"{file}: `users` must name every user once; {name!r} is there twice")
+            raise DataError(f"{file}: `users` must name every user once; {name!r} appears twice")
         if name not in found:
             raise DataError(f"{file}: user {name!r} must have `x` and `y` in `user_data`")
         rows = result[name] = found.pop(name)
@@ -124,7 +124,7 @@ def _in_order(file: Path, users: list[Any], counts: Any, found: dict[str, Rows])
         if count is not None and count != len(rows[1]) and not dropped:
             raise DataError(f"{file}: user {name!r} has {len(rows[1])} samples, but `num_samples` says {count}")
     if found:
-        raise DataError(f"{file}: `users` must name every user of `user_data`; {next(iter(found))!r} is not there")
+        raise DataError(f"{file}: `users` must name every user of `user_data`; {next(iter(found))!r} is missing")
     return result
 
 
@@ -144,12 +144,12 @@ def _characters(where: str, x: list[Any], y: list[Any]) -> Rows:
     length = len(x[0])
     for row, (text, label) in enumerate(zip(x, y, strict=True)):
         if not isinstance(text, str) or len(text) != length:
-            raise DataError(f"{where} must have texts of {length} characters; row {row} has not")
+            raise DataError(f"{where} must have texts of {length} characters; row {row} does not")
         if not isinstance(label, str) or len(label) != 1:
             raise DataError(f"{where} must have the next character as label; row {row} has {label!r}")
     codes, labels = encode("".join(x)), encode("".join(y))
     if len(codes) != length * len(x) or len(labels) != len(y):
-        raise DataError(f"{where} must have texts of plain characters; some become several when accents are taken off")
+        raise DataError(f"{where} must have texts of plain characters; some become several without their accents")
     return codes.reshape(len(x), length), labels.astype(np.int32)
 
 
@@ -183,7 +183,7 @@ def _array(values: list[Any], kind: type[np.floating[Any]], rule: str) -> NDArra
     except (ValueError, TypeError):
         raise DataError(rule) from None
     if other := _types(values) - {int, float, type(None)}:  # null is not a number, and NumPy says so
-        raise DataError(f"{rule}; got {_JSON_NAMES.get(other.pop(), 'something else')}")
+        raise DataError(f"{rule}; got {_JSON_NAMES.get(other.pop(), 'another type')}")
     return array
 
 

@@ -63,7 +63,7 @@ class PartialDownload:
     def _receive(self, url: str, answer: Any, begun: int) -> None:
         done = begun if begun and _rest_begins(answer) == begun else 0
         if answer.status_code == 206 and not done:
-            raise DataError("the server sent another part of the file than it was asked for")
+            raise DataError("the server sent another part of the file than requested")
         if not done:
             self._forget()
             version = _version(answer.headers)

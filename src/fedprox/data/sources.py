@@ -273,7 +273,7 @@ def find(source: Source, folders: Sequence[Path], use: Sequence[str] = ()) -> di
         candidates += [place / name for name in names for place in places]
         served[need.what] = next((path for path in candidates if path.is_file()), None)
         if wanted and served[need.what] is None:
-            raise DataError(f"`--use` must name a file that is there; got {wanted[0]}")
+            raise DataError(f"`--use` must name a file that exists; got {wanted[0]}")
     if left:
         known = ", ".join(file.name for need in source.needs for file in need.files)
         raise DataError(f"`--use` must name a file that {source.name} can use ({known}); got {left[0]}")

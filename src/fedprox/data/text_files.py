@@ -22,7 +22,7 @@ _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 @contextmanager
 def open_bytes(path: Path, member: str = ".txt") -> Iterator[IO[bytes]]:
     """Open a file for reading, unpacked; from a zip archive its file whose name ends in `member`."""
-    with reading(path, "a whole file (it is cut off or corrupt)"):
+    with reading(path, "a complete file (it is cut off or corrupt)"):
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
                 check_archive(archive, str(path))

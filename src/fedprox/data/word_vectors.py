@@ -42,7 +42,7 @@ def read_vectors(file: Path, wanted: set[str]) -> tuple[dict[str, int], NDArray[
     matrix = np.array(vectors, np.float32)
     if not np.isfinite(matrix).all():
         word = list(numbers)[int(np.isfinite(matrix).all(axis=1).argmin())]
-        raise DataError(f"{file} must have finite numbers; the vector of {word!r} has others")
+        raise DataError(f"{file} must have finite numbers; the vector of {word!r} does not")
     return numbers, np.concatenate([np.zeros_like(matrix[:1]), matrix.mean(axis=0, keepdims=True), matrix])
 
 
@@ -67,7 +67,7 @@ def _from_text(file: Path, wanted: set[str]) -> Iterator[tuple[str, NDArray[Any]
                     continue
                 vector = np.array(numbers.split(), np.float32)
             except ValueError:  # also what is not UTF-8
-                raise DataError(f"{file} must have a word and its numbers in every row; row {row} has not") from None
+                raise DataError(f"{file} must have a word and its numbers in every row; row {row} does not") from None
             size = size or len(vector)
             if len(vector) != size or size == 0:
                 raise DataError(f"{file} must have {size} numbers in every row; row {row} has {len(vector)}")

@@ -153,7 +153,7 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
         raise DataError(f"{file} must have version {VERSION}; got {manifest.get('version')!r}")
     has_digest = manifest["version"] == VERSION or "sha256" in manifest
     if has_digest and manifest.get("sha256") != manifest_digest(manifest):
-        raise DataError(f"{file} is damaged: it does not have the digest that it was written with")
+        raise DataError(f"{file} is damaged: it does not match the digest that it was written with")
     return manifest
 
 

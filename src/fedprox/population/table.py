@@ -72,9 +72,9 @@ def feature_columns(table: Any, x: Columns, others: Sequence[str]) -> NDArray[An
         return _stacked(table, x, names)
     chosen = list(x) or [name for name in names if name not in others]
     if repeated := [name for name in chosen if chosen.count(name) > 1]:
-        raise DataError(f"x must name each column once; {repeated[0]!r} is there twice")
+        raise DataError(f"x must name each column once; {repeated[0]!r} appears twice")
     if not chosen:
-        raise DataError(f"there must be columns for x beside {', '.join(others)}; got {_listed(names)}")
+        raise DataError(f"there must be columns for x besides {', '.join(others)}; got {_listed(names)}")
     columns = [_numbers(table, name, names) for name in chosen]
     if len(lengths := {len(column) for column in columns}) > 1:
         raise DataError(f"the columns of x must have one length; got {', '.join(map(str, sorted(lengths)))} rows")
@@ -121,7 +121,7 @@ def _checked(names: Iterable[Any]) -> list[str]:
                 f"frame.columns = frame.columns.map(str)"
             )
         if found.count(name) > 1:
-            raise DataError(f"the columns of a table must have different names; {name!r} is there twice")
+            raise DataError(f"the columns of a table must have different names; {name!r} appears twice")
     return found
 
 

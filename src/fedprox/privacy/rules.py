@@ -22,8 +22,8 @@ def check_private(config: PrivacyConfig, method: Method, mu: MuController, devic
         return
     if learns(mu):
         raise ConfigError(
-            "`mu_controller` must be constant with `privacy.noise_multiplier`, since it follows losses that no noise "
-            f"covers; got {type(mu).__name__}"
+            "`mu_controller` must be constant with `privacy.noise_multiplier`, since it uses losses without "
+            f"noise; got {type(mu).__name__}"
         )
     if config.delta * devices >= 1:
         raise ConfigError(

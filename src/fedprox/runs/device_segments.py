@@ -113,7 +113,7 @@ def verify_segment(folder: Path, segment: Segment) -> None:
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror or error}") from None
     if digest != segment.sha256:
-        raise RunFolderError(f"{path} is damaged: its content does not have the digest that it was written with")
+        raise RunFolderError(f"{path} is damaged: its content does not match the digest that it was written with")
 
 
 class SegmentReader:

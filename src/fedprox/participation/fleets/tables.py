@@ -85,7 +85,7 @@ def _devices(path: Path, columns: Columns) -> Measured:
         where = f"{path}, row {number + 1}"
         name = _name(columns, number, where)
         if name in speed or name in network:
-            raise DataError(f"{where}: `device` must be another name in every row; {name!r} is there twice")
+            raise DataError(f"{where}: `device` must have a different name in every row; {name!r} appears twice")
         if speeds:
             value = positive(where, speeds[0], _cell(columns, speeds[0], number))
             speed[name] = 1000 / value if speeds[0] == "ms_per_sample" else value
