@@ -85,7 +85,7 @@ def test_damage_is_answered_with_data_or_a_sentence(run: Path, tmp_path: Path) -
         ("metrics", '{"train_loss": 1.0}', r"metrics.jsonl, line 1: `round` is missing"),
         ("metrics", '{"round": "0"}', r"line 1: `round` must be a valid integer; got '0'"),
         ("metrics", '{"round": 0}\n{"round": 0}', r"line 2: `round` must rise from row to row; got 0 after 0"),
-        ("metrics", "[1]", r"must hold one JSON object per line; line 1 is none"),
+        ("metrics", "[1]", r"must hold one JSON object per line; line 1 is not one"),
         ("devices", '{"round": 1, "device": [1.5]}', r"devices.jsonl, line 1: `device.0` must be a valid integer"),
     ],
 )

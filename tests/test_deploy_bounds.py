@@ -176,7 +176,7 @@ def test_a_device_that_comes_back_has_the_samples_that_it_had():
     grid.online = {100, 102, 103, 104}
     grid.behave = lambda device, asked, answer: replace(answer, train_samples=10**6)
     roster.meet(5)
-    assert "node 104: device 1 must have (24, 3) training and test samples, as it said before" in roster.turned_away[0]
+    assert "node 104: device 1 must have (24, 3) training and test samples, as before" in roster.turned_away[0]
 
 
 def test_the_weight_of_one_device_is_limited_and_said(tmp_path, monkeypatch, caplog):

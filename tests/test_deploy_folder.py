@@ -74,7 +74,7 @@ def test_a_folder_without_the_personal_parameters_is_not_evaluated(tmp_path, mon
     config = build_config(**OTHER, personal={"parameters": ["bias"]})
     run(config, FakeGrid(config, folder=tmp_path / "devices"), tmp_path / "run", monkeypatch)
     for ask in (evaluate, lambda path: predict(path, POPULATION.test.x)):
-        with pytest.raises(RunFolderError, match=r"which keep `personal.parameters` to themselves"):
+        with pytest.raises(RunFolderError, match=r"which keep `personal.parameters`, so the folder has"):
             ask(tmp_path / "run")
 
 

@@ -48,10 +48,10 @@ def test_arrays_of_python_objects_that_are_numbers_are_understood():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"device": np.array([1, "1", 2] * 4, object)}, "device must be of one kind, or '1' and 1 are two"),
+        ({"device": np.array([1, "1", 2] * 4, object)}, "device must be of one type, since '1' and 1 differ"),
         ({"device": np.array([b"\xff", b"a"] * 6)}, "device must be text in UTF-8"),
         ({"y": np.array([b"\xff", b"a"] * 6)}, "y must be text in UTF-8"),
-        ({"y": Y * 10**12}, "labels from 0 on are class numbers and must be at most 1048575; .*: give them as text"),
+        ({"y": Y * 10**12}, "integer labels >= 0 are class numbers and must be at most 1048575; .*: give them as text"),
         ({"classes": 2.5}, "classes must be an integer from 1 to 1048576; got 2.5"),
         ({"classes": 2, "y": Y / 1}, "y must be class numbers, integers, where classes= or labels= is given"),
         ({"labels": ["a", "a"]}, "labels must name each class once"),

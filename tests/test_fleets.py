@@ -167,7 +167,7 @@ def test_a_trace_that_is_shorter_than_the_run_is_said_to_repeat(tmp_path):
     file = fleet_file(tmp_path, [{"available": [[0, 40]], "period_seconds": 50}])
     trace = read_trace(file, 1)
     assert trace.seconds_left(np.array([0]), 10.0)[0] == 30
-    with pytest.warns(UserWarning, match="longer than its trace, 50 simulated seconds; who is available repeats"):
+    with pytest.warns(UserWarning, match="longer than its trace, 50 simulated seconds; availability repeats"):
         assert trace.seconds_left(np.array([0]), 60.0)[0] == 30
 
 
@@ -322,7 +322,7 @@ def test_fleets_are_imported_and_shown(tmp_path):
     runner, out = CliRunner(), tmp_path / "fleet.jsonl"
     done = runner.invoke(app, ["fleet", "import", str(tmp_path / "a.csv"), "--out", str(out)])
     assert done.exit_code == 0, done.output
-    assert "every device is always there" in done.output
+    assert "every device is always available" in done.output
     for name in (str(out), "phones-2020"):
         picture = tmp_path / "p.png"
         done = runner.invoke(app, ["fleet", "show", name, "--devices", "60", "--out", str(picture), "--json"])

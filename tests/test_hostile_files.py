@@ -82,7 +82,7 @@ def test_unsigned_numbers_beyond_63_bits_are_refused():
             "each of the 4 rows, true for test rows; got an array of shape (1,)",
         ),
         ({"test": np.array(["False"] * 4)}, "test must be true or false"),
-        ({"y": np.array([0, 1, 2**31 - 2, 0])}, "labels from 0 on are class numbers and must be at most 1048575"),
+        ({"y": np.array([0, 1, 2**31 - 2, 0])}, "integer labels >= 0 are class numbers and must be at most 1048575"),
     ],
 )
 def test_arrays_that_would_change_silently_are_refused(tmp_path, changes, sentence):
@@ -116,8 +116,8 @@ def test_absurd_settings_are_refused(settings, sentence):
     ("settings", "sentence"),
     [
         ({"data": {"devices": 10**9}}, "`data.devices` must be a number whose samples fit into memory; got 1000000000"),
-        ({"solver": {"epochs": 10**9}}, "`solver.epochs` must ask for at most 1e+09 mini-batch steps of a device"),
-        ({"rounds": 10**9, "solver": {"epochs": 100}}, "`rounds` must ask for at most 1e+13 mini-batch steps in all"),
+        ({"solver": {"epochs": 10**9}}, "`solver.epochs` must give at most 1e+09 mini-batch steps of a device"),
+        ({"rounds": 10**9, "solver": {"epochs": 100}}, "`rounds` must give at most 1e+13 mini-batch steps in all"),
     ],
 )
 def test_what_could_not_end_is_refused_before_the_start(settings, sentence):
@@ -127,7 +127,7 @@ def test_what_could_not_end_is_refused_before_the_start(settings, sentence):
 
 
 def test_a_long_run_is_announced():
-    with pytest.warns(UserWarning, match=r"asks for about .* mini-batch steps: \d+ minutes at a microsecond each"):
+    with pytest.warns(UserWarning, match=r"takes about .* mini-batch steps: \d+ minutes at a microsecond each"):
         fedprox.train({"rounds": 10**6}, callbacks=[lambda progress: True])
 
 

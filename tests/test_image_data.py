@@ -245,5 +245,5 @@ def test_targets_can_be_dealt_but_not_by_label(tmp_path):
     file = tmp_path / "data.npz"
     np.savez(file, x=np.eye(20), y=np.linspace(0, 1, 20), device=np.zeros(20))
     assert load(name="npz", path=str(file), partition="power_law", devices=3).devices == 3
-    with pytest.raises(DataError, match="'dirichlet' must be used with labels; the y of this data are no labels"):
+    with pytest.raises(DataError, match="'dirichlet' must be used with labels; the y of this data are not labels"):
         load(name="npz", path=str(file), partition="dirichlet", devices=3)

@@ -240,9 +240,7 @@ def test_what_is_no_sequence_of_numbers_is_refused():
         model.predict(params, jnp.zeros((2, 5), int))
     with pytest.raises(DataError, match=r"word vectors must be an array \(words, dimensions\); got shape \(3,\)"):
         sentiment_lstm([1.0, 2.0, 3.0])
-    with pytest.raises(
-        ConfigError, match=r"'sentiment_lstm' must be used with data that brings word vectors; got none"
-    ):
+    with pytest.raises(ConfigError, match=r"'sentiment_lstm' must be used with data that has word vectors; got none"):
         models.build("sentiment_lstm", (25,), 2)
     for name in ("char_lstm", "sentiment_lstm"):
         with pytest.raises(ConfigError, match=rf"'{name}' must be used with sequences of numbers; got examples of"):

@@ -96,8 +96,8 @@ def test_hooks_of_a_method_that_return_something_else(small_population, hook, va
 @pytest.mark.parametrize(
     ("server", "sentence"),
     [
-        (lambda: 1, "merge of the method 'grows' must return arrays of numbers as the server's memory; got object"),
-        ({"a": np.zeros(1)}, "server's memory with the names and shapes that `start` gives .'a': none.; got .1,."),
+        (lambda: 1, "merge of the method 'grows' must return arrays of numbers as the server's state; got object"),
+        ({"a": np.zeros(1)}, "server's state with the names and shapes that `start` gives .'a': none.; got .1,."),
     ],
 )
 def test_what_the_server_could_not_resume_with(small_population, server, sentence):
@@ -243,7 +243,7 @@ def test_names_of_parameters_that_would_be_one(small_population):
         loss=lambda params, x, y: x[:, 0],
         predict=None,
     )
-    with pytest.raises(FedProxError, match="names of their own, which are their keys joined by dots; got two called"):
+    with pytest.raises(FedProxError, match="different names, which are their keys joined by dots; got two called"):
         fedprox.train(SETTINGS, population=small_population, model=model)
 
 

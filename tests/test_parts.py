@@ -532,7 +532,7 @@ def test_metrics_of_ones_own(module, small_population, tmp_path):
         ({"metrics": [f"{name}:constant"]}, r"`measure.metrics` must name functions"),
         ({"metrics": ["f1"]}, r"`measure.metrics` must be module:object; got 'f1'"),
         ({"metrics": "f1"}, r"`measure.metrics` must be a list of names of metrics; got 'f1'"),
-        ({"metrics": [f"{name}:wrong_share", f"{name}:wrong_share"]}, r"must have names of their own"),
+        ({"metrics": [f"{name}:wrong_share", f"{name}:wrong_share"]}, r"must have different names"),
     ]:
         with pytest.raises(ConfigError, match=sentence):
             fedprox.train({**SHORT, "measure": measure}, population=small_population)
@@ -546,9 +546,9 @@ def test_metrics_of_ones_own(module, small_population, tmp_path):
     Console(file=shown, width=200).print(comparison_table(both.table()))
     assert "wrong_share" in shown.getvalue()
     assert format(both.table()[0]["wrong_share"], ".4g") in shown.getvalue()
-    with pytest.raises(ConfigError, match=r"names of their own; got a second 'seeds'"):
+    with pytest.raises(ConfigError, match=r"different names; got a second 'seeds'"):
         fedprox.train(SHORT, population=small_population, metrics={"seeds": max})
-    with pytest.raises(ConfigError, match=r"names of their own; got a second 'train_loss'"):
+    with pytest.raises(ConfigError, match=r"different names; got a second 'train_loss'"):
         fedprox.train(SHORT, population=small_population, metrics={"train_loss": max})
 
 

@@ -176,7 +176,7 @@ def test_predict_asks_which_device_is_meant(saved, tmp_path):
     for number, sentence in ((5, "from 0 to 4; got 5"), (-1, "got -1")):
         with pytest.raises(ConfigError, match=sentence):
             predict(saved.path, x, device=number)
-    with pytest.raises(RunFolderError, match=r"device \d of .* keeps its parameters to itself"):
+    with pytest.raises(RunFolderError, match=r"device \d of .* keeps its personal parameters"):
         check_all_here(fedprox.load_run(saved.path), {})  # as in a run of real devices
     plain = fedprox.train({"rounds": 1, "data": {"devices": 5}, "devices": {"per_round": 2}}, out=tmp_path / "plain")
     with pytest.raises(ConfigError, match=r"`device` must be left out for .*, whose devices share one model; got 0"):

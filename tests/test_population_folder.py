@@ -195,7 +195,7 @@ def test_offsets_are_checked_when_a_population_is_opened(tmp_path):
     with pytest.raises(DataError, match=r"train_offsets.npy must have the digests of its manifest; bytes 0 to 32"):
         open_population(folder)
     _rewrite(folder, "train_offsets", lambda data: None, digests=True)
-    with pytest.raises(DataError, match=r"train_offsets.npy must begin at 0 and never fall; it begins at 3"):
+    with pytest.raises(DataError, match=r"train_offsets.npy must begin at 0 and never decrease; it begins at 3"):
         open_population(folder)
 
 

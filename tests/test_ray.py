@@ -173,7 +173,7 @@ def test_a_state_lost_between_repair_and_copy_is_made_again(times):
     if times == 3:
         assert states.secure({0: last}) == {0: 1}
     else:
-        with pytest.raises(RunError, match="what a device remembers was lost 4 times before a copy could be taken"):
+        with pytest.raises(RunError, match="the state of a device was lost 4 times before it could be copied"):
             states.secure({0: last})
 
 

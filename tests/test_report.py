@@ -200,7 +200,7 @@ def test_text_from_a_config_cannot_become_markup(tmp_path: Path) -> None:
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        fedprox.FedProxError, match="is no run folder and holds none; a run that has just started has one when"
+        fedprox.FedProxError, match="is not a run folder and holds none; the folder of a new run can be read once"
     ):
         write_report([tmp_path], tmp_path / "report.html")
     write_run(tmp_path / "new", {}, [1.0, 1.0], [0.1, 0.1], ended=False)

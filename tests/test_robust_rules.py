@@ -113,9 +113,9 @@ def test_one_attacker_of_six_does_not_carry_the_model_away(name, bad):
 @pytest.mark.parametrize(
     ("method", "rule", "warning"),
     [
-        ("scaffold", "median", "the server of scaffold no longer holds the sum of what its devices remember"),
-        ("fedadmm", "krum", "the server of fedadmm no longer holds the sum of what its devices remember"),
-        ("fednova", "multi_krum", "compares whole replies, and those of fednova have numbers beside parameters"),
+        ("scaffold", "median", "the server of scaffold no longer holds the sum of its devices' states"),
+        ("fedadmm", "krum", "the server of fedadmm no longer holds the sum of its devices' states"),
+        ("fednova", "multi_krum", "compares whole replies, and those of fednova have numbers besides parameters"),
         ("fedexprox", "centered_clipping", "compares whole replies, and those of fedexprox have numbers"),
     ],
 )

@@ -141,5 +141,5 @@ def test_a_saved_model_may_be_the_start(finished, tmp_path):
     named, _ = read_tensors(folder / "model.safetensors")
     named["bias"] = np.full_like(named["bias"], np.nan)
     write_tensors(tmp_path / "spoilt.safetensors", named)
-    with pytest.raises(ConfigError, match=r"`model.init` must hold finite numbers alone, which 'bias' does not; got"):
+    with pytest.raises(ConfigError, match=r"`model.init` must hold only finite numbers, which 'bias' does not; got"):
         fedprox.train({**PLAN, "model": {"init": str(tmp_path / "spoilt.safetensors")}})

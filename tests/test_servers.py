@@ -438,14 +438,14 @@ def test_bad_settings_end_the_command_with_2(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"method": {"name": "scaffold"}}, "'scaffold', whose devices remember something from round to round"),
-        ({"method": {"name": "feddyn"}}, "whose devices remember"),
+        ({"method": {"name": "scaffold"}}, "'scaffold', whose devices keep state from round to round"),
+        ({"method": {"name": "feddyn"}}, "whose devices keep state"),
         ({"method": {"name": "feddane"}}, "'feddane', which needs gradients of several devices at one model"),
         ({"method": {"name": "sdane", "mu": 1.0}}, "which needs gradients"),
-        ({"method": {"name": "ditto"}}, "whose devices remember"),
-        ({"method": {"name": "agnostic"}}, "whose devices remember"),
+        ({"method": {"name": "ditto"}}, "whose devices keep state"),
+        ({"method": {"name": "agnostic"}}, "whose devices keep state"),
         ({"merge": {"rule": "median"}}, "merge.rule = 'median', which compares the replies to one model"),
-        ({"privacy": {"clip": 1.0}}, "`privacy.clip`, whose promise is for rounds of K devices"),
+        ({"privacy": {"clip": 1.0}}, "`privacy.clip`, whose guarantee is for rounds of K devices"),
         ({"personal": {"parameters": ["bias"]}}, "`personal.parameters`, which devices keep"),
     ],
 )

@@ -173,7 +173,7 @@ class FlowerArrivals:
         seconds = self._config.deploy.join_seconds
         if self._post.now() - self._idle_since > seconds:
             raise RunError(
-                f"a device must be there within {seconds:g} seconds (`deploy.join_seconds`) while none is at work; "
+                f"a device must be online within {seconds:g} seconds (`deploy.join_seconds`) while none is at work; "
                 "none was"
             )
         self._post.sleep(POLL)

@@ -56,7 +56,7 @@ def write_keys(folder: Path, *, nodes: int, hosts: Sequence[str] = ("localhost",
         raise ConfigError(f"`--nodes` must be an integer from 1 to {_MOST_NODES}; got {nodes}")
     with reading(folder, "a folder for keys", error=ConfigError):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"the folder for keys must be empty or not there yet; got {folder}")
+            raise ConfigError(f"the folder for keys must be empty or must not exist yet; got {folder}")
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))

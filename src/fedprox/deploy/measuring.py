@@ -162,7 +162,7 @@ def reason_to_ignore(
     """Return why a report cannot be counted, or None for a good one; `metrics` are the names of those asked for."""
     sizes, expected = (evaluation.train_samples, evaluation.test_samples), (said.train_samples, said.test_samples)
     if sizes != expected:
-        return f"it reports on {sizes} training and test samples, but introduced itself with {expected}"
+        return f"it reports on {sizes} training and test samples, but registered with {expected}"
     losses = [evaluation.train_loss, *([evaluation.test_loss] if evaluation.test_loss is not None else [])]
     if not all(math.isfinite(loss) for loss in losses):
         return "its loss is not finite"

@@ -29,7 +29,7 @@ def write_project(folder: Path, *, framework: Framework = "jax", devices: int = 
     """
     with reading(folder, "a folder for a new app", error=ConfigError):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"the folder of a new app must be empty or not there yet; got {folder}")
+            raise ConfigError(f"the folder of a new app must be empty or must not exist yet; got {folder}")
     try:
         out = json.dumps((folder / "runs" / "first").absolute().as_posix(), ensure_ascii=False)  # also a TOML string
         out.encode()

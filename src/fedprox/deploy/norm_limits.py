@@ -30,8 +30,8 @@ _FEWEST = 3
 _WHAT = {
     "update": "||w_k - w^t||",
     "model": "what it adds to the model",
-    "server": "what it adds to the server's memory",
-    "device": "what it adds to the device's memory",
+    "server": "what it adds to the server's state",
+    "device": "what it adds to the device's state",
     "gradient": "||grad F_k(w^t)||",
     "loss": "the loss F_k(w^t)",
 }

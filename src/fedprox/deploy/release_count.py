@@ -39,10 +39,10 @@ def _read(file: Path, at_least: int) -> int:
     try:
         rounds = json.loads(file.read_text())["rounds"] if file.exists() else 0
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RunFolderError(f"{file} must say how many rounds were sent out: {error}") from None
+        raise RunFolderError(f"{file} must hold the number of rounds sent out: {error}") from None
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < at_least:
         raise RunFolderError(
-            f"{file} must say how many rounds were sent out, at least {at_least}, the round of the checkpoint; "
+            f"{file} must hold the number of rounds sent out, at least {at_least}, the round of the checkpoint; "
             f"got {rounds!r}"
         )
     return rounds

@@ -141,7 +141,7 @@ class Roster:
         known = self._known.get(said.device, said)
         if known != said:
             before, now = ((one.train_samples, one.test_samples) for one in (known, said))
-            return f"device {said.device} must have {before} training and test samples, as it said before; got {now}"
+            return f"device {said.device} must have {before} training and test samples, as before; got {now}"
         return None
 
     def _turn_away(self, node: int, why: str) -> None:

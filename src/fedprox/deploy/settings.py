@@ -74,8 +74,8 @@ def check_deployable(config: Config) -> None:
         for key in ("dissimilarity", "gamma"):
             if getattr(config.measure, key):
                 raise ConfigError(
-                    f"`measure.{key}` must be false with `privacy.where` = 'client' on real devices, since it tells "
-                    "the server what the noise is to hide; got True"
+                    f"`measure.{key}` must be false with `privacy.where` = 'client' on real devices, since it shows "
+                    "the server what the noise should hide; got True"
                 )
 
 
@@ -89,13 +89,13 @@ def _check_systems(config: Config) -> None:
         )
     if systems.model != "stragglers" and not systems.runs_on_events:
         raise ConfigError(
-            "`systems.model` must be 'stragglers' on real devices, who have clocks of their own (`deploy.deadline`); "
+            "`systems.model` must be 'stragglers' on real devices, which use wall-clock time (`deploy.deadline`); "
             f"got {systems.model!r}"
         )
     if systems.runs_on_events and config.devices.failure:
         raise ConfigError(
-            f"`devices.failure` must be 0 with systems.server = {systems.server!r} on real devices, who fail by "
-            f"themselves; got {config.devices.failure:g}"
+            f"`devices.failure` must be 0 with systems.server = {systems.server!r} on real devices, which fail "
+            f"without it; got {config.devices.failure:g}"
         )
     if systems.server == "asynchronous" and config.deploy.max_weight < 1:
         raise ConfigError(
@@ -112,6 +112,6 @@ def check_limit(config: Config, params: Tree) -> None:
     least = mechanism.longest_update(params)
     if float(limit) < least:
         raise ConfigError(
-            f"`deploy.max_norm` must be 'auto', 0 or at least {math.ceil(least)}, which updates with this noise of the "
-            f"devices may have; got {float(limit):g}"
+            f"`deploy.max_norm` must be 'auto', 0 or at least {math.ceil(least)}, the norm that an update with this "
+            f"noise may have; got {float(limit):g}"
         )

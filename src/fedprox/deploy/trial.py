@@ -252,8 +252,8 @@ class Trial:
                     raise RunError(f"the SuperLink did not start; {self._last_words()}") from None
                 if time.monotonic() > end:
                     raise RunError(
-                        f"the SuperLink must be reachable within {seconds:g} seconds; it is not, as on a very busy "
-                        f"machine: try again; {self._last_words()}"
+                        f"the SuperLink must be reachable within {seconds:g} seconds; it is not, and the machine "
+                        f"may be too busy: try again; {self._last_words()}"
                     ) from None
                 time.sleep(0.1)
             else:

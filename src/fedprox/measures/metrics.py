@@ -108,7 +108,7 @@ def _padded(rows: int) -> int:
 
 def _add(metrics: dict[str, Metric], name: str, metric: Metric) -> None:
     if name in metrics or name in RESERVED_NAMES:
-        raise ConfigError(f"`measure.metrics` must have names of their own; got a second {name!r}")
+        raise ConfigError(f"`measure.metrics` must have different names; got a second {name!r}")
     metrics[name] = metric
 
 

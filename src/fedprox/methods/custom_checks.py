@@ -64,18 +64,18 @@ def merged_model(method: Method, merged: Any, server: Tree, params: Tree, part: 
         return merged
     if not isinstance(merged, tuple) or len(merged) != 2:
         raise RunError(f"{part} must return (params, server); got {type(merged).__name__}")
-    model = fitted(merged[0], params, part, "params", of="the model, then the server's memory")
+    model = fitted(merged[0], params, part, "params", of="the model, then the server's state")
     check_memory(merged[1], server, part)
     return model, merged[1]
 
 
 def check_memory(found: Tree, before: Tree, part: str) -> None:
     """Refuse what the server cannot remember: a run is resumed with the arrays that `start` gave."""
-    check_arrays(found, part, "the server's memory")
+    check_arrays(found, part, "the server's state")
     shapes, known = ({name: leaf.shape for name, leaf in flatten_names(tree).items()} for tree in (found, before))
     for name in {**known, **shapes}:
         if shapes.get(name) != known.get(name):
             raise RunError(
-                f"{part} must return the server's memory with the names and shapes that `start` gives ({name!r}: "
+                f"{part} must return the server's state with the names and shapes that `start` gives ({name!r}: "
                 f"{known.get(name, 'none')}); got {shapes.get(name, 'none')}"
             )

@@ -91,7 +91,9 @@ def assign_roles(config: Config, model: Model, method: Method) -> ParameterRoles
     fixed = frozenset(name for name in names if matches_any(name, model.frozen))
     personal, frozen = personal - fixed, _matched("personal.frozen", chosen.frozen, names, model) | fixed
     if both := sorted(personal & frozen):
-        raise ConfigError(f"`personal.frozen` must not match what `personal.parameters` does; got {both[0]!r} in both")
+        raise ConfigError(
+            f"`personal.frozen` must not match parameters of `personal.parameters`; got {both[0]!r} in both"
+        )
     statistics = frozenset(name for name in names if matches_any(name, model.statistics))
     shared = frozenset(names) - personal - frozen - statistics
     if not shared:

@@ -111,7 +111,7 @@ def sentiment_lstm_for(population: Examples, hidden: Count = 256) -> Model:
     _length("sentiment_lstm", population)
     vectors = population.extras.get("vectors")
     if vectors is None:
-        raise ConfigError("`model.name` = 'sentiment_lstm' must be used with data that brings word vectors; got none")
+        raise ConfigError("`model.name` = 'sentiment_lstm' must be used with data that has word vectors; got none")
     return sentiment_lstm(vectors, population.classes, hidden)
 
 

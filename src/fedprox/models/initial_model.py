@@ -44,7 +44,7 @@ def initial_params(config: Config, model: Model, labels: Sequence[Any] | None = 
             )
     if spoilt := [name for name, leaf in named.items() if not is_finite(leaf)]:
         raise ConfigError(
-            f"`model.init` must hold finite numbers alone, which {spoilt[0]!r} does not; got {config.model.init!r}"
+            f"`model.init` must hold only finite numbers, which {spoilt[0]!r} does not; got {config.model.init!r}"
         )
     try:
         return unflatten_names(named, like=params)

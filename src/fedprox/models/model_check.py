@@ -35,7 +35,7 @@ def checked_params(model: Model, key: jax.Array) -> Tree:
     if len(names) > len(named):
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError(
-            f"the parameters of model {model.name!r} must have names of their own, which are their keys joined by "
+            f"the parameters of model {model.name!r} must have different names, which are their keys joined by "
             f"dots; got two called {twice!r}"
         )
     for name, leaf in named.items():

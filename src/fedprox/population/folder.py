@@ -188,7 +188,7 @@ def _check_offsets(folder: Path, name: str, offsets: Array, schema: Mapping[str,
     if "parts" in schema:
         ColumnParts(file, offsets, schema).check(0, len(offsets))
     if offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        raise DataError(f"{file} must begin at 0 and never fall; it begins at {offsets[0]}")
+        raise DataError(f"{file} must begin at 0 and never decrease; it begins at {offsets[0]}")
 
 
 def _mapped(folder: Path, name: str, schema: Mapping[str, Any]) -> Array:
@@ -209,7 +209,7 @@ def _mapped(folder: Path, name: str, schema: Mapping[str, Any]) -> Array:
             f"{file} must have {expected} bytes, as the manifest says; got {size}: it is cut off or changed"
         )
     if dtype.hasobject:
-        raise DataError(f"{folder}/manifest.json must not ask for Python objects; {name} has {dtype}")
+        raise DataError(f"{folder}/manifest.json must not name Python objects; {name} has {dtype}")
     if 0 in shape:
         return np.zeros(shape, dtype)
     return np.asarray(np.memmap(file, dtype, "r", begins, shape))

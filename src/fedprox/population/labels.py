@@ -93,7 +93,7 @@ def _plain(y: ArrayLike) -> NDArray[Any]:
         return np.asarray(items)
     if str in kinds and len(kinds) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise DataError(f"labels must be of one kind, or '1' and 1 are two; y has {names}: convert them, e.g. to str")
+        raise DataError(f"labels must be of one type, since '1' and 1 differ; y has {names}: convert them, e.g. to str")
     return np.asarray([str(item) for item in items])
 
 

@@ -249,7 +249,9 @@ def _named(device: Array) -> Array:
     kinds = {isinstance(item, str) for item in device.tolist()}
     names = device.astype(str)
     if len(kinds) > 1 and len(np.unique(names)) < len(set(device.tolist())):
-        raise DataError("device must be of one kind, or '1' and 1 are two; got text and numbers: convert them to text")
+        raise DataError(
+            "device must be of one type, since '1' and 1 differ; got text and numbers: convert them to text"
+        )
     return names
 
 
@@ -280,6 +282,6 @@ def _flags(values: Array) -> NDArray[np.bool_]:
         return values
     if values.dtype.kind not in "iuf" or not np.isin(values, (0, 1)).all():
         raise DataError(
-            f"test must be true or false (or 1 or 0) for each row; got others, such as {values[:1].tolist()}"
+            f"test must be true or false (or 1 or 0) for each row; got other values, such as {values[:1].tolist()}"
         )
     return values.astype(bool)

@@ -86,7 +86,7 @@ def _check(population: Population, partition: str, devices: int, concentration: 
     if partition in ("iid", "power_law"):
         return
     if population.classes == 0:
-        raise DataError(f"`data.partition` = {partition!r} must be used with labels; the y of this data are no labels")
+        raise DataError(f"`data.partition` = {partition!r} must be used with labels; the y of this data are not labels")
     if partition == "dirichlet" and not concentration > 0:
         raise ConfigError(f"`data.concentration` must be a number > 0; got {concentration}")
     labels = len(np.unique(population.train.y))

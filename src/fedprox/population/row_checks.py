@@ -40,7 +40,7 @@ def checked_rows(
         if (row := _first_inexact(x)) is not None:
             raise DataError(
                 f"x must be integers that single precision holds exactly (all up to 2^24), below 2^31; "
-                f"{where(row)} has another"
+                f"{where(row)} has another value"
             )
     else:
         with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused
@@ -53,7 +53,7 @@ def checked_rows(
             raise DataError(f"labels must be integers >= 0; {where(int(y.argmin()))} has {y.min()}")
         if len(y) and y.max() > _LARGEST:
             raise DataError(
-                f"labels from 0 on are class numbers and must be at most {_LARGEST}; {where(int(y.argmax()))} has "
+                f"integer labels >= 0 are class numbers and must be at most {_LARGEST}; {where(int(y.argmax()))} has "
                 f"{y.max()}: give them as text, which is numbered"
             )
         if classes and len(y) and y.max() >= classes:

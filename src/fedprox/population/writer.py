@@ -99,7 +99,8 @@ class PopulationWriter:
         sizes, tests = np.diff(train.offsets), np.diff(test.offsets)
         if not len(names) == len(sizes) == len(tests):
             raise DataError(
-                f"names, train and test must be of as many devices; got {len(names)}, {len(sizes)}, {len(tests)}"
+                f"names, train and test must have the same number of devices; "
+                f"got {len(names)}, {len(sizes)}, {len(tests)}"
             )
         if (sizes == 0).any():
             self._add_trained(names, train, test, sizes > 0)

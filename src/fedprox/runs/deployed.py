@@ -60,8 +60,8 @@ def check_whole_model(run: SavedRun) -> None:
     """Refuse a folder without the personal parameters, which real devices keep to themselves."""
     if "deployed" in (run.summary or {}) and run.config.personal.parameters:
         raise RunFolderError(
-            f"{run.path} was made on real devices, which keep `personal.parameters` to themselves, so that no whole "
-            "model is here; evaluation.jsonl has what each device measured"
+            f"{run.path} was made on real devices, which keep `personal.parameters`, so the folder has no complete "
+            "model; evaluation.jsonl has what each device measured"
         )
 
 

@@ -170,7 +170,7 @@ def _header(rows: int, columns: Sequence[tuple[str, str, tuple[int, ...]]]) -> t
     begins, end = [], 0
     for name, dtype, shape in [(_DEVICE, "int64", ()), *columns]:
         if dtype not in _KINDS:
-            raise RunFolderError(f"what devices remember must be arrays of numbers; got {dtype} in {name!r}")
+            raise RunFolderError(f"the state of a device must be arrays of numbers; got {dtype} in {name!r}")
         begins.append(end)
         size = rows * _dtype(_KINDS[dtype]).itemsize * int(np.prod(shape, dtype=np.int64))
         entries[name] = {"dtype": _KINDS[dtype], "shape": [rows, *shape], "data_offsets": [end, end + size]}

@@ -61,7 +61,7 @@ def _read_remembered(
     divided = assign_roles(run.config, model, plain).of_method(plain)
     found = find_checkpoint(run.path, run_identity(run.config, run.replaced))
     if found is None:
-        raise RunFolderError(f"{run.path} holds no checkpoint, which has what its devices keep to themselves")
+        raise RunFolderError(f"{run.path} holds no checkpoint, which has the state of its devices")
     like = divided.start_device(params)
     try:
         remembered = DeviceStore(devices_folder(run.path), like, segments=found.checkpoint.devices)
@@ -88,5 +88,5 @@ def check_all_here(run: SavedRun, devices: Container[int]) -> None:
         for device, kept in zip(row["device"], row["kept"], strict=True):
             if kept and device not in devices:
                 raise RunFolderError(
-                    f"device {device} of {run.path} keeps its parameters to itself, so its model is not in the folder"
+                    f"device {device} of {run.path} keeps its personal parameters, so its model is not in the folder"
                 )

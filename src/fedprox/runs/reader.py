@@ -113,8 +113,8 @@ def find_runs(paths: Iterable[str | Path]) -> list[SavedRun]:
         found = [folder for folder in below if (folder / "metrics.jsonl").exists()]
         if not found:
             raise RunFolderError(
-                f"{path} is no run folder and holds none; a run that has just started has one when its first model is "
-                f"measured"
+                f"{path} is not a run folder and holds none; the folder of a new run can be read once its first model "
+                f"is measured"
             )
         folders |= dict.fromkeys(sorted(found, key=_in_number_order))
     return [load_run(folder) for folder in folders]

@@ -89,5 +89,5 @@ def read_records(file: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
-            raise RunFolderError(f"{file} must hold one JSON object per line; line {number} is none")
+            raise RunFolderError(f"{file} must hold one JSON object per line; line {number} is not one")
         yield record, line + b"\n"

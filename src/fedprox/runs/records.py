@@ -55,8 +55,8 @@ def check_record(folder: Path) -> None:
                 found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
             if found != digests.get(name):
                 raise RunFolderError(
-                    f"{folder} is a damaged record: {name} is not the file that was kept; without the record, its run "
-                    "is done again"
+                    f"{folder} is a damaged record: {name} is not the file that was kept; delete the record to repeat "
+                    "its run"
                 )
     read_complete(folder)
 

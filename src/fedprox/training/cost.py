@@ -35,18 +35,18 @@ def check_cost(config: Config, population: Population) -> None:
     per_device = config.solver.epochs * int(steps_per_epoch(largest, config.solver.batch_size))
     if per_device > MOST_PER_DEVICE:
         raise ConfigError(
-            f"`solver.epochs` must ask for at most {MOST_PER_DEVICE:g} mini-batch steps of a device in a round; "
+            f"`solver.epochs` must give at most {MOST_PER_DEVICE:g} mini-batch steps of a device in a round; "
             f"got {config.solver.epochs}, which is {per_device:.3g} steps for the largest device"
         )
     total = expected_steps(config, population)
     if total > MOST_IN_ALL:
         raise ConfigError(
-            f"`rounds` must ask for at most {MOST_IN_ALL:g} mini-batch steps in all; got {config.rounds}, which is "
+            f"`rounds` must give at most {MOST_IN_ALL:g} mini-batch steps in all; got {config.rounds}, which is "
             f"about {total:.3g} steps with {config.devices.per_round} devices per round"
         )
     if total > MANY:
         warnings.warn(
-            f"this run asks for about {total:.2g} mini-batch steps: {_duration(total * 1e-6)} at a microsecond each, "
+            f"this run takes about {total:.2g} mini-batch steps: {_duration(total * 1e-6)} at a microsecond each, "
             "which only a small model reaches",
             stacklevel=3,
         )

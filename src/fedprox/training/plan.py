@@ -98,7 +98,7 @@ def check_plan(method: Method, clock: Clock | None, per_round: int, devices: int
         )
     if clock is not None and method.second_draw:
         raise ConfigError(
-            "`method.second_draw` must be false with systems.model = 'clock', which follows the chosen devices alone"
+            "`method.second_draw` must be false with systems.model = 'clock', which simulates only the chosen devices"
         )
 
 

@@ -176,7 +176,7 @@ class Pool:
             self._cluster.look_after()  # has its own sentence where the head is lost too
             self._cluster.is_lost = True
             raise RunError(
-                f"the node of the Ray cluster that this process is connected to must last; it is lost: {reason(error)} "
+                f"this process has lost the node of the Ray cluster that it is connected to: {reason(error)} "
                 "(a run folder continues from its checkpoint with --resume)"
             ) from None
 
@@ -228,9 +228,7 @@ class Pool:
         deadline = time.monotonic() + _PATIENCE
         while not self._ready:
             if not self._starting or time.monotonic() > deadline:
-                raise RunError(
-                    f"the Ray cluster must have a worker; all were lost and none came back within {_PATIENCE:.0f} s"
-                )
+                raise RunError(f"all workers of the Ray cluster were lost, and none came back within {_PATIENCE:.0f} s")
             self._see_who_is_ready(self._wait(list(self._starting)))
 
 

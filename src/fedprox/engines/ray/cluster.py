@@ -102,7 +102,7 @@ class Cluster:
         )
         addresses = {node["NodeManagerAddress"] for node in self.ray.nodes()}
         if addresses != {"127.0.0.1"}:
-            raise RunError(f"a Ray cluster of our own must listen on 127.0.0.1 alone; it is at {', '.join(addresses)}")
+            raise RunError(f"a Ray cluster started here must listen on 127.0.0.1 only; it is at {', '.join(addresses)}")
 
     def _init(self, failure: str, **arguments: Any) -> None:
         with (
@@ -141,8 +141,8 @@ class Cluster:
             if time.monotonic() > deadline:
                 self.is_lost = True
                 raise RunError(
-                    f"the head of the Ray cluster at {self._head} must answer; it has not for {_GRACE:.0f} s, so the "
-                    "cluster is lost (a run folder continues from its checkpoint with --resume)"
+                    f"the head of the Ray cluster at {self._head} has not answered for {_GRACE:.0f} s, so the cluster "
+                    "is lost (a run folder continues from its checkpoint with --resume)"
                 )
             time.sleep(0.5)
 
@@ -216,8 +216,8 @@ def _checked(address: str) -> str:
     """Refuse an address where nothing listens, which Ray would try for minutes; return its host."""
     if "RAY_AUTH_MODE" not in os.environ:
         raise ConfigError(
-            "`RAY_AUTH_MODE` must be set for a cluster that is joined: 'token' as on all its nodes, "
-            f"or 'disabled' if everyone who reaches it may run code there; got nothing, for {address}"
+            "`RAY_AUTH_MODE` must be set to join a Ray cluster: 'token', as on all its nodes, or 'disabled' if "
+            f"anyone who can reach it may run code there; got nothing, for {address}"
         )
     if address == "auto":
         return address

@@ -95,7 +95,7 @@ class States:
                 return self._ray.get(state.reference)
             except self._ray.exceptions.ObjectLostError as error:  # with its node, since it was repaired
                 lost = reason(error)
-        raise RunError(f"what a device remembers was lost {_TRIES} times before a copy could be taken: {lost}")
+        raise RunError(f"the state of a device was lost {_TRIES} times before it could be copied: {lost}")
 
     def _is_lost(self, state: RemoteState) -> bool:
         try:

@@ -116,8 +116,7 @@ def check_merging(rule: MergeRule, method: Method, privacy: PrivacyConfig) -> No
     if privacy.clip > 0 and (rule.needs_every_reply or method.needs_every_reply):
         got = f"merge.rule = {rule.name!r}" if rule.needs_every_reply else f"method.name = {method.name!r}"
         raise ConfigError(
-            f"`merge.rule` must be 'mean' with `privacy.clip`, whose noise covers a sum of updates and nothing else; "
-            f"got {got}"
+            f"`merge.rule` must be 'mean' with `privacy.clip`, whose noise is for a sum of updates only; got {got}"
         )
     if rule.needs_every_reply and method.needs_every_reply:
         raise ConfigError(
@@ -126,13 +125,13 @@ def check_merging(rule: MergeRule, method: Method, privacy: PrivacyConfig) -> No
         )
     if rule.needs_every_reply and method.adds_up_memory:
         warnings.warn(
-            f"with merge.rule = {rule.name!r} the server of {method.name} no longer holds the sum of what its devices "
-            "remember, which its theory needs",
+            f"with merge.rule = {rule.name!r} the server of {method.name} no longer holds the sum of its devices' "
+            "states, which its theory needs",
             stacklevel=4,
         )
     if rule.compares_replies and method.sends_numbers:
         warnings.warn(
-            f"merge.rule = {rule.name!r} compares whole replies, and those of {method.name} have numbers beside "
+            f"merge.rule = {rule.name!r} compares whole replies, and those of {method.name} have numbers besides "
             "parameters, which may outweigh them",
             stacklevel=4,
         )

@@ -124,7 +124,7 @@ def nobody_available(round: int) -> RunError:
     """Return the error for a server that found no device within the longest wait."""
     return RunError(
         f"no device was available for {LONGEST_WAIT:.0f} simulated seconds in round {round}; "
-        "`systems.profile` or `systems.trace` must leave some time in which devices can be asked"
+        "`systems.profile` or `systems.trace` must have some time in which devices are available"
     )
 
 

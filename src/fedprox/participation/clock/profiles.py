@@ -214,7 +214,7 @@ def read_profile(name: str) -> Profile:
             if kind.hours != 24 or kind.from_hour:
                 raise ConfigError(
                     f"profile {name}: `hours` and `from_hour` of {kind.name!r} must be left out with [availability], "
-                    f"which says when devices are there; got {kind.hours:g} and {kind.from_hour:g}"
+                    f"which sets when devices are available; got {kind.hours:g} and {kind.from_hour:g}"
                 )
     return profile
 

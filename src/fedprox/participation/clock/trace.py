@@ -65,8 +65,8 @@ class Trace:
     def _say_repeats(self, now: float) -> None:
         if now >= self.repeats_after:
             warnings.warn(
-                f"the run has lasted longer than its trace, {self.repeats_after:.0f} simulated seconds; who is "
-                "available repeats from the trace's beginning",
+                f"the run has lasted longer than its trace, {self.repeats_after:.0f} simulated seconds; "
+                "availability repeats from the beginning of the trace",
                 stacklevel=3,
             )
 

@@ -116,7 +116,7 @@ def _events(where: str, row: Mapping[str, Any]) -> list[tuple[datetime, str]]:
             ) from None
         word = state.strip().lower()
         if word not in _STATES and word not in _NEITHER and not word.endswith("%"):
-            raise DataError(f"{where}, message {number}: the state must be one that FLASH knows; got {short(state)}")
+            raise DataError(f"{where}, message {number}: the state must be one that FLASH defines; got {short(state)}")
         found.append((time, word))
     return found
 

@@ -92,7 +92,7 @@ def read_measured(path: Path) -> Measured:
             start = file.read(2)
         if start[:1] == b"\x80":
             raise DataError(
-                f"{path} must be JSON, CSV, Parquet or npz; it is a pickle, which could run anything: convert it to "
+                f"{path} must be JSON, CSV, Parquet or npz; it is a pickle, which can run any code: convert it to "
                 "JSON if you trust it (docs/clock.md says how)"
             )
         if start == b"PK":
@@ -111,7 +111,7 @@ def _read_json(file: str, content: Any) -> Measured:
     rows = list(content.values()) if isinstance(content, Mapping) else content if isinstance(content, list) else []
     keys = set(rows[0]) if rows and isinstance(rows[0], Mapping) else set()
     if not keys or not all(isinstance(row, Mapping) for row in rows):
-        raise DataError(f"{file} must be JSON with an object for each device; its form is another")
+        raise DataError(f"{file} must be JSON with an object for each device; it has another form")
     if isinstance(content, list):
         if "CPU_F_AI_Score" in keys:
             return flash.read_scores(file, content)
@@ -180,7 +180,7 @@ def _line(sources: Sequence[_Source], row: int, samples_per_second: float) -> di
     for way in ("download", "upload"):
         if f"{way}_bytes_per_second" not in line:
             raise DataError(
-                f"the files must say how fast every device's network is; device {row} has no {way}: add a table with "
+                f"the files must give the network speeds of every device; device {row} has no {way}: add a table with "
                 "download_kbit_per_second and upload_kbit_per_second"
             )
     return line
@@ -195,7 +195,7 @@ def _said(read: Sequence[Measured], lines: Sequence[Mapping[str, Any]], samples_
         notes.append(f"speeds are relative: the median device trains {samples_per_second:g} samples a second")
     spans = [line.get("available") for line in lines]
     if all(each is None for each in spans):
-        notes.append("no file has availability: every device is always there")
+        notes.append("no file has availability: every device is always available")
         return notes
     absent = [row + 1 for row, each in enumerate(spans) if each == []]
     if absent:
@@ -208,7 +208,7 @@ def _said(read: Sequence[Measured], lines: Sequence[Mapping[str, Any]], samples_
     if periods:
         shortest, longest = min(periods) / _DAY, max(periods) / _DAY
         days = f"{shortest:.3g}" if shortest == longest else f"{shortest:.3g} to {longest:.3g}"
-        notes.append(f"availability covers {days} days and repeats after them; a longer run meets the same days again")
+        notes.append(f"availability covers {days} days and then repeats")
     return notes
 
 

@@ -65,11 +65,11 @@ def _reasons(config: Config, method: Method, rule: MergeRule, choices: OwnChoice
     if method.needs_every_reply:
         yield f"{named}, which compares the replies to one model"
     if method.start_device(params) is not None:
-        remember = "whose devices remember something from round to round"
+        remember = "whose devices keep state from round to round"
         yield "`personal.parameters`, which devices keep" if config.personal.parameters else f"{named}, {remember}"
     if rule.needs_every_reply:
         yield f"merge.rule = {rule.name!r}, which compares the replies to one model"
     if config.privacy.clip > 0:
-        yield "`privacy.clip`, whose promise is for rounds of K devices"
+        yield "`privacy.clip`, whose guarantee is for rounds of K devices"
     if choices.has_own_sampler(config):
         yield "a sampler of your own, which chooses the devices of a whole round"

@@ -91,6 +91,6 @@ class SynchronousServer:
             self._save()
             last = ", ".join(f"device {device}: {problem}" for device, problem in repeated[-1].items())
             raise RunError(
-                f"{shortfall}; it had fewer {len(repeated)} times ({last}); devices that answer late get more time by "
-                "a larger `deploy.grace`"
+                f"{shortfall}; it had fewer {len(repeated)} times ({last}); a larger `deploy.grace` gives late devices "
+                "more time"
             )
