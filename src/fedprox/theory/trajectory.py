@@ -107,6 +107,6 @@ def check_same(run: str | Path, metrics: History, losses: Sequence[float]) -> No
         same = math.isnan(now) if before is None else math.isclose(before, now, rel_tol=1e-3, abs_tol=1e-6)
         if not same:
             raise RunFolderError(
-                f"{run} cannot be replayed: round {row['round']} has the loss {now} in the replay and {before} in the record; "
+                f"{run} cannot be replayed: the recorded loss of round {row['round']} is {before}, the new one {now}; "
                 "was it made from other data, or from objects given to `train`?"
             )
