@@ -191,7 +191,7 @@ def test_who_was_reached_counted_by_hand(tmp_path):
     assert reach.speed_correlation() == pytest.approx(np.corrcoef(np.log([100, 100, 10]), [1, 0.5, 0])[0, 1])
     sentences = reach_sentences(reach)
     assert sentences[0] == "1 of 4 devices, with 40.0% of the samples, were never asked."
-    assert "Who was asked is 25.0% away" in sentences[2]
+    assert "The asked devices are 25.0% away" in sentences[2]
     assert sentences[4].startswith("Faster devices finished more often")
 
 

@@ -572,7 +572,7 @@ def test_two_nodes_cannot_be_the_same_device():
     roster = Roster(3, Post(grid, clock.now, clock.sleep), clock.now, clock.sleep)
     roster.gather(10)
     assert [roster.node(device) for device in roster.devices] == [100, 101, 102]
-    assert roster.turned_away == ["node 103: device 2 is already here, as node 102"]
+    assert roster.turned_away == ["node 103: device 2 is already registered, as node 102"]
     asked = len(grid.sent)
     roster.meet(10)
     assert len(grid.sent) == asked  # nobody is missing, so nobody is asked again

@@ -625,7 +625,7 @@ def test_a_sampler_of_ones_own_works_on_the_clock(tmp_path, small_population):
     assert result.history[-1]["simulated_seconds"] > 0
     page = fedprox.report.write_report([tmp_path / "run"], tmp_path / "report.html", "").read_text()
     assert "Who was reached" in page
-    assert "what the sampling scheme aims at" not in page  # which is not known of an own sampler
+    assert "the sampling scheme's target" not in page  # which is not known of an own sampler
     untimed = {"population": small_population, "systems": lambda view: view.full_budget}
     told = fedprox.train(config, **untimed, out=tmp_path / "untimed")
     assert "simulated_seconds" not in told.history[-1]  # the object takes the place of the clock

@@ -19,7 +19,7 @@ def calibrate(
     config: ConfigName,
     set_: Overrides = [],  # noqa: B006 - Typer reads the default and never changes it
     profile: Annotated[
-        str, typer.Option(metavar="NAME", help="The profile to put the speed into: equal, phones or a file.")
+        str, typer.Option(metavar="NAME", help="The profile that gets the measured speed: equal, phones or a file.")
     ] = "equal",
     out: Annotated[Path, typer.Option(help="The profile to write.")] = Path("profile.toml"),
     as_json: Json = False,

@@ -48,11 +48,11 @@ def compare(
     set_: Overrides = [],  # noqa: B006 - as above
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="How many seeds, starting at the config's. By default CONFIG's number, or 1."),
+        typer.Option(min=1, help="How many seeds, starting at the config's; by default CONFIG's number, or 1."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder for runs, table, picture and report.")] = None,
     workers: Annotated[
-        int, typer.Option(min=0, help="How many cores; 0 takes all. On Ray, how many runs at a time; 0 is one.")
+        int, typer.Option(min=0, help="How many cores; 0: all. On Ray, how many runs at a time; 0: one.")
     ] = 0,
     x: Annotated[
         str, typer.Option("--x", metavar="AXIS", help="Compare over rounds, over seconds (on the clock) or over bytes.")
@@ -65,7 +65,7 @@ def compare(
 ) -> None:
     """Run several methods on the same draws and show the difference: a table, a picture and a report.
 
-    An interrupted comparison continues with --resume: complete runs are left alone, the others resume.
+    An interrupted comparison continues with --resume: finished runs are kept, the others resume.
 
     Example: fedprox compare synthetic-1-1 -m fedavg -m fedprox:mu=1 -s devices.stragglers=0.9 --seeds 5
     """

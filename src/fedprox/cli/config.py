@@ -42,7 +42,7 @@ def explain(
         typer.Argument(metavar="KEY", help="A key such as method.mu, or a section.", autocompletion=complete_key),
     ],
 ) -> None:
-    """Show what a setting means, what it must be, and its default.
+    """Show what a setting means, its rule and its default.
 
     Example: fedprox config explain solver.gamma
     """

@@ -39,7 +39,7 @@ From = Annotated[
     typer.Option("--from", metavar="DIR", help="A folder with original files, or DIR/NAME with them."),
 ]
 Use = Annotated[
-    list[str], typer.Option("--use", metavar="FILE", help="Take this original file where several would serve.")
+    list[str], typer.Option("--use", metavar="FILE", help="Use this original file where several are suitable.")
 ]
 
 
@@ -98,11 +98,11 @@ def prepare(
     from_: From = [],  # noqa: B006
     use: Use = [],  # noqa: B006
     vectors: Annotated[Path | None, typer.Option(help="sent140: a GloVe file, as text, zip or npz.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The data seed: another division into devices.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The data seed, which fixes the division into devices.")] = 0,
     out: Annotated[Path | None, typer.Option(help="The folder to write; by default where `fedprox run` looks.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a data set ready for training; what is missing is downloaded first.
+    """Prepare a data set for training; missing files are downloaded first.
 
     Example: fedprox data prepare mnist --from ~/downloads
     """

@@ -54,7 +54,7 @@ def keys(
     host: Annotated[
         list[str], typer.Option("--host", help="A name or address under which nodes reach the server; repeatable.")
     ] = ["localhost", "127.0.0.1"],  # noqa: B006 - Typer reads the default and never changes it
-    days: Annotated[int, typer.Option(min=1, help="How long the certificates are valid.")] = 365,
+    days: Annotated[int, typer.Option(min=1, help="For how many days the certificates are valid.")] = 365,
 ) -> None:
     """Make what a secure federation needs: an authority, the server's certificate, and a key for each node.
 
@@ -73,7 +73,7 @@ def trial(
     out: Annotated[Path, typer.Option(help="The run folder.")],
     set_: Overrides = [],  # noqa: B006 - Typer reads the default and never changes it
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Run without TLS and keys.")] = False,
     as_json: Json = False,
 ) -> None:
     """Run an app on this machine: a SuperLink and a SuperNode for each device, stopped again at the end.

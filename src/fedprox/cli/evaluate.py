@@ -16,10 +16,10 @@ Device = Annotated[
     typer.Option(
         min=0,
         metavar="K",
-        help="Use the model of device K, where devices have their own (with ditto, pfedme or a section `personal`).",
+        help="Use the model of device K, where devices have their own (ditto, pfedme or personal parameters).",
     ),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that has ended.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 
 
 @app.command()
@@ -67,7 +67,7 @@ def predict(
 ) -> None:
     """Print the label that a saved model gives each example.
 
-    Of a table, the features are the columns that the run's own data has them in.
+    In a table, the features are the columns that were features in the run's own data.
 
     Example: fedprox predict runs/synthetic-1-1-1 --data new.csv
     """

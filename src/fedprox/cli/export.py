@@ -17,7 +17,7 @@ __all__ = ["export"]
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     out: Annotated[Path | None, typer.Option(help="The folder for the tables; by default RUN/export.")] = None,
-    format: Annotated[list[str], typer.Option(help="csv or parquet; repeat it for both.")] = ["csv"],  # noqa: B006 - Typer never changes it
+    format: Annotated[list[str], typer.Option(help="csv or parquet; repeatable.")] = ["csv"],  # noqa: B006 - Typer never changes it
     as_json: Json = False,
 ) -> None:
     """Write a run's metrics, devices and evaluation as CSV or Parquet tables.

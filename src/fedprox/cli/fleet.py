@@ -27,12 +27,12 @@ def import_(
     out: Annotated[Path, typer.Option(help="The fleet to write, a .jsonl file.")] = Path("fleet.jsonl"),
     devices: Annotated[int, typer.Option(min=0, help="How many devices to write; 0: as many as were measured.")] = 0,
     samples_per_second: Annotated[
-        float, typer.Option(min=1e-30, help="The median device's speed, where files have none or relative ones.")
+        float, typer.Option(min=1e-30, help="The median device's speed, if the files have none or relative ones.")
     ] = 100.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draws that join files about different devices.")] = 0,
-    drop_absent: Annotated[bool, typer.Option("--drop-absent", help="Leave out devices that are never there.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the draws that join files of different devices.")] = 0,
+    drop_absent: Annotated[bool, typer.Option("--drop-absent", help="Leave out devices never available.")] = False,
     at_random: Annotated[
-        bool, typer.Option("--at-random", help="Join files at random, also where they name the same devices.")
+        bool, typer.Option("--at-random", help="Join files at random, even if they name the same devices.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -72,11 +72,11 @@ def import_(
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="equal, phones, phones-2020, a profile or a fleet file.")],
     devices: Annotated[int, typer.Option(min=1, max=100_000, help="How many devices to look at.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="The seed that the devices are drawn with.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the draw of devices.")] = 0,
     out: Annotated[Path | None, typer.Option(help="The picture to write; by default NAME-fleet.png here.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the speeds and networks of a fleet, and who is there over two days.
+    """Show the speeds and networks of a fleet, and how many devices are available over two days.
 
     Example: fedprox fleet show phones-2020 --out phones.png
     """

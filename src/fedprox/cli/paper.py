@@ -38,7 +38,7 @@ def paper(
     page: Annotated[
         Path | None, typer.Option(help="The file for the page of results, if not results.md there.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="How many cores; 0 takes all.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="How many cores; 0: all.")] = 0,
     only: Annotated[
         str,
         typer.Option(
@@ -50,7 +50,7 @@ def paper(
         Path | None, typer.Option(help="A folder for small records of finished runs; those in it count as done.")
     ] = None,
     background: Annotated[bool, typer.Option("--background", help="Run at the lowest priority.")] = False,
-    only_draw: Annotated[bool, typer.Option("--only-draw", help="Run nothing; draw from the runs there are.")] = False,
+    only_draw: Annotated[bool, typer.Option("--only-draw", help="Run nothing; draw from existing runs.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a table or figure of the paper, with bands over seeds.

@@ -20,7 +20,7 @@ def report(
     title: Annotated[str, typer.Option(help="The heading; by default the names of the folders.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page on runs: verdict, curves, who took part, fairness, time and configs.
+    """Write one HTML page on runs: verdict, curves, participation, fairness, time and configs.
 
     Runs that differ in their seed alone are shown as one curve with a band. The page needs no network.
 

@@ -25,7 +25,7 @@ def run(
         typer.Option(
             "--track",
             metavar="NAME",
-            help="Also write for tensorboard, mlflow or wandb; repeatable.",
+            help="Also log to tensorboard, mlflow or wandb; repeatable.",
             autocompletion=complete_tracker,
         ),
     ] = [],  # noqa: B006 - as above
@@ -33,8 +33,8 @@ def run(
 ) -> None:
     """Train one federated model and write its run folder.
 
-    An interrupt (exit code 130) or a termination (143) ends the run after its round, with a checkpoint from which
-    --resume continues.
+    An interrupt (exit code 130) or a termination (143) ends the run after the current round, with a checkpoint from
+    which --resume continues.
 
     Example: fedprox run synthetic-1-1 -s method.mu=1 -s devices.stragglers=0.9 --track tensorboard
     """

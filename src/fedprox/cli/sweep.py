@@ -39,14 +39,14 @@ def sweep(
     set_: Overrides = [],  # noqa: B006 - Typer reads the default and never changes it
     out: Annotated[Path | None, typer.Option(help="The folder for the runs; by default runs/sweep-CONFIG.")] = None,
     workers: Annotated[
-        int, typer.Option(min=0, help="How many cores; 0 takes all. On Ray, how many runs at a time; 0 is one.")
+        int, typer.Option(min=0, help="How many cores; 0: all. On Ray, how many runs at a time; 0: one.")
     ] = 0,
     as_json: Json = False,
 ) -> None:
     """Run every combination of settings and rank them.
 
-    Started again with the same folder it leaves finished runs alone and continues the others. A run that fails does not
-    stop the rest; the exit code is then 1, or 2 where no run can start because the input is bad.
+    Repeated with the same folder, it keeps finished runs and continues the others. A run that fails does not stop the
+    rest; the exit code is then 1, or 2 if no run can start because of bad input.
 
     Example: fedprox sweep synthetic-1-1 -g method.mu=0.001,0.01,0.1,1 -g seed=0..4 --out runs/mu
     """

@@ -25,18 +25,18 @@ def theory(
         int, typer.Option(metavar="R", help="Test the expectation of one round with R sets of devices.")
     ] = 0,
     round: Annotated[int, typer.Option(metavar="T", help="The round to test.")] = 1,
-    epsilon: Annotated[float, typer.Option(help="Only gradients above it, squared, count for B.")] = 0.0,
+    epsilon: Annotated[float, typer.Option(help="Only gradients with a squared norm above it count for B.")] = 0.0,
     most_devices: Annotated[
         int,
-        typer.Option("--devices", help="Up to how many devices gamma is measured on all, which a certificate needs."),
+        typer.Option("--devices", help="The most devices with which gamma is measured on all, as a certificate needs."),
     ] = 100,
     as_json: Json = False,
 ) -> None:
     """Show what the paper's theorems guarantee for a run.
 
     For S-DANE, FedExProx and FedADMM it says which conditions of their theorems the run meets. A run of FedProx is
-    repeated, and in every round all devices are solved (beyond --devices the chosen ones alone, which
-    gives an estimate).
+    repeated, and in every round all devices are solved (with more than --devices only the chosen ones,
+    which gives an estimate).
 
     Example: fedprox theory runs/example --resample 200 --round 3
     """

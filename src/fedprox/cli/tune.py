@@ -26,15 +26,15 @@ def tune(
     trials: Annotated[int, typer.Option(min=0, help="Let Optuna suggest this many values for each instead.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds for each value.")] = 1,
     workers: Annotated[
-        int, typer.Option(min=0, help="How many cores; 0 takes all. On Ray, how many runs at a time; 0 is one.")
+        int, typer.Option(min=0, help="How many cores; 0: all. On Ray, how many runs at a time; 0: one.")
     ] = 0,
     as_json: Json = False,
 ) -> None:
     """Choose the learning rate and mu as the paper does, and write the config.
 
-    First the learning rate on FedAvg with E = 1 and no stragglers, then mu from 0.001, 0.01, 0.1 and 1 on the config as
-    it stands, for its method where that has a proximal term and else for FedProx. A value given alone is taken without
-    a run. Started again with the same folder it continues.
+    First the learning rate on FedAvg with E = 1 and no stragglers, then mu from 0.001, 0.01, 0.1 and 1 on the config
+    itself, for its method if that has a proximal term and otherwise for FedProx. A single value is used without a run.
+    Repeated with the same folder, it continues.
 
     Example: fedprox tune synthetic-1-1 -s devices.stragglers=0.9 --out runs/tune && fedprox run runs/tune/tuned.toml
     """

@@ -18,7 +18,7 @@ def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a folder that holds several.")],
     once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
     serve: Annotated[bool, typer.Option("--serve", help="Show the curves in a browser, until interrupted.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --serve: the port; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --serve: the port; 0: any free port.")] = 0,
 ) -> None:
     """Follow a run, or all runs of a sweep or comparison, until they end.
 

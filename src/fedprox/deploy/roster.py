@@ -125,7 +125,7 @@ class Roster:
         elif problem := self._false_claim(node, said):
             self._turn_away(node, problem)
         elif said.device in self._nodes and self._nodes[said.device] in self._post.online():
-            self._turn_away(node, f"device {said.device} is already here, as node {self._nodes[said.device]}")
+            self._turn_away(node, f"device {said.device} is already registered, as node {self._nodes[said.device]}")
         else:
             self._known.setdefault(said.device, said)
             self._nodes[said.device] = node

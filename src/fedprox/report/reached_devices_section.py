@@ -40,8 +40,8 @@ def reach_sentences(reach: Reach) -> list[str]:
             else f"Every device was {words} at least once."
         )
     if reach.asked_lean is not None and reach.merged_lean is not None:
-        sentences.append(f"Who was asked is {_lean(reach.asked_lean)}.")
-        sentences.append(f"Who became part of the model is {_lean(reach.merged_lean)}.")
+        sentences.append(f"The asked devices are {_lean(reach.asked_lean)}.")
+        sentences.append(f"The devices that became part of the model are {_lean(reach.merged_lean)}.")
     if reach.accuracy is not None:
         never_merged = reach.accuracy.never_merged
         never_words = "" if never_merged is None else f", {never_merged:.1%} for those never part of the model"
@@ -124,7 +124,7 @@ def reach_section(reaches: Sequence[Reached], card: str) -> str:
 
 def _lean(lean: Lean) -> str:
     return (
-        f"{lean.distance:.1%} away from what the sampling scheme aims at (total variation; chance alone would give "
+        f"{lean.distance:.1%} away from the sampling scheme's target (total variation; chance alone would give "
         f"{lean.by_chance:.1%})"
     )
 

@@ -92,10 +92,10 @@ def uncovered(*, mu: float, gamma: float, B: float, L_minus: float) -> str | Non
     """Return why the theorems do not cover a round, or None if they do.
 
     >>> uncovered(mu=1.0, gamma=1.3, B=1.1, L_minus=0.0)
-    'a measured gamma is 1.3, and Definition 2 ends at 1'
+    'a measured gamma is 1.3, and Definition 2 requires at most 1'
     """
     if not gamma <= 1:  # also where it is not a number
-        return f"a measured gamma is {gamma:.4g}, and Definition 2 ends at 1"
+        return f"a measured gamma is {gamma:.4g}, and Definition 2 requires at most 1"
     if not math.isfinite(B):
         return "grad f(w^t) is 0 and the devices' gradients are not, so that B(w^t) is infinite"
     if not mu > L_minus:
