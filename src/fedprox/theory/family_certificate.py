@@ -96,7 +96,7 @@ def certify_family(
     """
     config, replaced = read_config(run)
     if config.method.name not in FAMILY:
-        raise NotCoveredError(f"no theorem is known here about `method.name` = {config.method.name!r}")
+        raise NotCoveredError(f"fedprox has no theorem on `method.name` = {config.method.name!r}")
     recorded = read_history(run, "devices")
     if not len(recorded):
         raise NotCoveredError("the theorems are about rounds, and this run has none yet")
