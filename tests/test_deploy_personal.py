@@ -9,7 +9,7 @@ from flwr.app import Error
 import fedprox
 from fake_federation import FakeGrid
 from fedprox.config import Config
-from fedprox.core.errors import RunError
+from fedprox.core.errors import OwnCodeError, RunError
 from fedprox.core.files import read_tensors
 from fedprox.deploy.message_records import WrongMessageError
 from fedprox.deploy.messages import Instruction, PersonalVersion
@@ -86,7 +86,7 @@ def test_a_round_taken_again_after_a_resume_starts_from_the_parameters_that_coun
 
     whole = run(config, FakeGrid(config, POPULATION, folder=tmp_path / "one"), tmp_path / "whole", monkeypatch)
     grid = FakeGrid(config, POPULATION, dies, folder=tmp_path / "devices")
-    with pytest.raises(KeyError):
+    with pytest.raises(OwnCodeError, match="killed in round 4"):
         run(config, grid, tmp_path / "run", monkeypatch)
     grid = FakeGrid(config, POPULATION, folder=tmp_path / "devices")
     resumed = run(config, grid, tmp_path / "run", monkeypatch, resume=True)
