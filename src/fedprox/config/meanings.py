@@ -53,7 +53,7 @@ MEANINGS: Mapping[str, str] = {
     "devices.stragglers": "share of the chosen devices that do less than E epochs",
     "devices.failure": "share of the chosen devices that return nothing at all",
     "systems.model": "what limits a device's work: a share of stragglers, or a clock and a deadline",
-    "systems.profile": "clock: a profile of speeds, networks and availability: phones-2020, phones, equal or a file",
+    "systems.profile": "clock: speeds, networks and availability: phones-2020, phones, equal or a file; empty: phones",
     "systems.trace": "clock: a file of measured speeds and availability",
     "systems.deadline": "clock: seconds per round, or a quantile of what the chosen devices need",
     "systems.server": "clock: when the model is updated: after each round, the first K replies, or as replies arrive",
