@@ -68,6 +68,15 @@ def test_a_heavy_reply_is_near_itself_by_its_weight():
     assert np.argmin(krum_scores(rows, np.array([0.15, 0.15, 0.15, 0.55]), 1)) == 3
 
 
+@pytest.mark.parametrize("count", range(3, 40))
+@pytest.mark.parametrize("bad", [np.inf, np.nan, -np.inf, 1e30])
+def test_what_is_trimmed_does_not_count_through_rounding(count, bad):
+    for trimmed in range(1, (count + 1) // 2):
+        values = np.array([1.0] * (count - trimmed) + [bad] * trimmed)
+        assert weighted_trimmed_mean(values, np.full(count, 1 / count), trimmed / count) == pytest.approx(1.0)
+        assert trimmed_mean(trimmed / count).survives(count) == trimmed
+
+
 def test_no_trim_is_the_mean_bit_for_bit():
     some, weights = replies(5), np.array([0.1, 0.3, 0.2, 0.2, 0.2])
     assert np.array_equal(trimmed_mean(0.0).merge(some, weights)["w"], mean().merge(some, weights)["w"])

@@ -24,6 +24,8 @@ from fedprox.methods.merging.rule import MergeRule
 
 __all__ = ["trimmed_mean", "weighted_trimmed_mean"]
 
+_ROUNDING = 1e-12  # what sums of weights may miss an edge by; an infinite value times it would count
+
 Trim = Annotated[float, Field(ge=0, lt=0.5, allow_inf_nan=False, description="a number in [0, 0.5)")]
 
 
@@ -41,7 +43,7 @@ class _TrimmedMean(MergeRule):
     trim: float = 0.1
 
     def survives(self, replies: int) -> int:
-        return int(self.trim * replies)
+        return int(self.trim * replies + _ROUNDING)
 
     def merge(self, replies: Sequence[Tree], weights: NDArray[np.float64]) -> Tree:
         if self.trim == 0:
@@ -59,6 +61,7 @@ def weighted_trimmed_mean(values: NDArray[Any], weights: NDArray[np.float64], tr
     ordered = np.take_along_axis(values, order, axis=0).astype(np.float64)
     share = (weights / weights.sum())[order]
     above = np.cumsum(share, axis=0)
-    kept = np.clip(np.minimum(above, 1 - trim) - np.maximum(above - share, trim), 0, None)
+    kept = np.minimum(above, 1 - trim) - np.maximum(above - share, trim)
+    kept = np.where(kept > _ROUNDING, kept, 0.0)
     merged = np.where(kept > 0, ordered, 0.0)  # an infinite value without weight must not count
     return ((kept * merged).sum(axis=0) / kept.sum(axis=0)).astype(values.dtype)[()]
