@@ -39,6 +39,7 @@ from fedprox.deploy.settings import check_deployable
 from fedprox.engines.deadline import Deadline, TimedProblem
 from fedprox.models import linear_regression, softmax_regression
 from fedprox.population.loaded_samples import LoadedSamples, scalar, to_backend
+from fedprox.runs.export import export
 from fedprox.solvers.subproblem import Subproblem
 
 POPULATION = population_of([24, 24, 24, 24], test=3)
@@ -465,6 +466,8 @@ def test_a_round_with_too_few_replies_is_repeated_and_given_up_in_the_end(tmp_pa
     config = build_config(rounds=2, deploy={"min_replies": 2})
     result = run(config, FakeGrid(config, POPULATION, fails_twice), tmp_path / "run", monkeypatch)
     assert [len(row.get("repeated", [])) for row in result.devices] == [0, 2]
+    (table,) = (file for file in export(tmp_path / "run") if file.name == "devices.csv")
+    assert len(table.read_text().splitlines()) == 1 + 2 * 3  # devices of rounds, whatever was repeated
     assert tries[:3] == tries[3:6] == tries[6:9]  # the same devices again
     simulated = fedprox.train(config, population=POPULATION)
     assert np.array_equal(result.params["weight"], simulated.params["weight"])

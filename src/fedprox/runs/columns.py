@@ -25,6 +25,7 @@ __all__ = [
     "RunSummary",
     "column_problem",
     "columns_needed",
+    "device_lists",
 ]
 
 
@@ -151,12 +152,21 @@ def column_problem(kind: str, row: Mapping[str, Any]) -> str | None:
     if not 0 <= round <= _MOST_ROUNDS:
         return f"`round` must be an integer >= 0; got {round}"
     if kind == "devices":
-        lists = {name: values for name, values in row.items() if isinstance(values, list) and name != "repeated"}
+        lists = device_lists(row)
         for name, values in lists.items():
             other = next(iter(lists))
             if len(values) != len(lists[other]):
                 return f"`{name}` must be as long as `{other}`, {len(lists[other])}; got {len(values)}"
     return None
+
+
+def device_lists(row: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the columns of a row of devices.jsonl that have an entry for each of its devices.
+
+    >>> device_lists({"round": 1, "device": [4], "repeated": [{"4": "no answer"}, {"4": "no answer"}]})
+    {'device': [4]}
+    """
+    return {name: values for name, values in row.items() if isinstance(values, list) and name != "repeated"}
 
 
 @contextmanager

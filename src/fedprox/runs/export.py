@@ -11,6 +11,7 @@ from typing import Any
 from fedprox.core.errors import ConfigError, RunFolderError
 from fedprox.core.extras import needs_extra
 from fedprox.core.files import write_atomically
+from fedprox.runs.columns import device_lists
 from fedprox.runs.history import History
 from fedprox.runs.reader import load_run
 
@@ -53,7 +54,7 @@ def device_rows(devices: History) -> History:
     """
     rows = History()
     for record in devices:
-        lists = {name: values for name, values in record.items() if isinstance(values, list)}
+        lists = device_lists(record)
         for values in zip(*lists.values(), strict=True):
             rows.append({"round": record["round"], **dict(zip(lists, values, strict=True))})
     return rows
