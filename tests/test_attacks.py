@@ -12,6 +12,7 @@ from fedprox.attacks import choose_attackers, corrupt, flip_labels
 from fedprox.config import AttackConfig, Config
 from fedprox.core.errors import ConfigError
 from fedprox.methods import Received, Reply
+from fedprox.solvers import opaque
 
 POPULATION = population_of([30] * 20)
 SETTINGS = {"rounds": 15, "method": {"mu": 0.1}, "devices": {"per_round": 20}, "solver": {"epochs": 3}}
@@ -103,6 +104,18 @@ def test_robust_rules_lose_less_than_the_mean_under_attack(rule):
     mean = fedprox.train(config, population=POPULATION).history[-1]["train_loss"]
     robust = fedprox.train({**config, "merge": {"rule": rule, **keys}}, population=POPULATION).history[-1]["train_loss"]
     assert mean is None or robust < mean
+
+
+def test_updates_are_turned_around_at_the_model_that_devices_received():
+    stay = opaque(lambda params, x, y, subproblem, budget, key: (params, budget), "stay")
+    config: dict[str, Any] = {**SETTINGS, "rounds": 2, "method": {"name": "sdane", "mu": 1.0}}
+    honest = fedprox.train(config, population=POPULATION, solver=stay)
+    config["attack"] = {"share": 1.0, "kind": "sign_flip"}
+    turned = fedprox.train(config, population=POPULATION, solver=stay)
+    # the prox centre moves by a gradient in round 1, with its sign flipped; in round 2 devices stay at it
+    for name, array in honest.params.items():
+        assert np.abs(array).max() > 0
+        np.testing.assert_allclose(turned.params[name], -array, atol=1e-6)
 
 
 def test_more_attackers_than_the_rule_withstands_is_a_warning():

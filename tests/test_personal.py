@@ -378,6 +378,24 @@ def test_statistics_are_sent_but_not_where_they_are_personal():
         assert result.history[-1]["bytes"] == 3 * 2 * sent
 
 
+@pytest.mark.filterwarnings("ignore:merge.rule = 'centered_clipping'")
+@pytest.mark.parametrize(
+    ("method", "personal"),
+    [(name, personal) for name in ("fedprox", "fednova", "fedexp", "agnostic") for personal in (BIAS, None)]
+    + [("sdane", None)],
+)
+def test_replies_of_divided_models_are_merged_around_where_devices_began(method, personal):
+    settings: Any = {"method": {"name": method}, "measure": {}, "rounds": 2}
+    if not personal:
+        settings["model"] = NORMALISED
+    mean = run(personal, **settings)
+    far = run(personal, **settings, merge={"rule": "centered_clipping", "radius": 1e6})  # clips nothing
+    honest = run(personal, **settings, attack={"share": 0.5, "kind": "scale", "strength": 1.0})
+    for other in (far, honest):
+        for leaf, expected in zip(jax.tree.leaves(other.params), jax.tree.leaves(mean.params), strict=True):
+            np.testing.assert_allclose(leaf, expected, atol=1e-5)
+
+
 def test_statistics_take_no_part_in_gamma_and_the_proximal_term():
     result = run(model=NORMALISED, method={"mu": 1e6}, solver={"epochs": 1, "learning_rate": 1e-9}, rounds=1)
     assert all(gamma < 10 for gamma in result.devices[0]["gamma"])  # mu times their change would be 1e4 and more

@@ -238,6 +238,10 @@ class _Divided(Method):
             state = {"method": method_state, "personal": _pick(found[0], self.roles.personal)}
         return Reply(averaged, reply.summed, state)
 
+    def unmoved(self, params: Tree) -> Tree:
+        reply = self.inner.unmoved(self.shared(params))
+        return {"reply": reply, "statistics": _pick(params, self.roles.averaged)} if self.roles.averaged else reply
+
     def shift(self, given: Tree, params: Tree) -> Tree:
         moved = self.inner.shift(self.shared(given), self.shared(params))
         if not self.roles.averaged:

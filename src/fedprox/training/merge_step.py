@@ -50,9 +50,8 @@ class MergeStep:
         averaged, summed = outcome.averaged, outcome.summed
         received = [reply for reply in outcome.replies or () if reply is not None]
         if received and self.is_attacked:
-            unmoved = method.unmoved(method.shared(state.params))
             seeds = {"seed": config.seed, "round": plan.round}
-            received = attacks.corrupt(config.attack, received, self.attackers, unmoved, **seeds)
+            received = attacks.corrupt(config.attack, received, self.attackers, self._unmoved(), **seeds)
         if received:  # privacy allows no rule or method that asks for them
             state.params, state.server = self.merged(received)
         else:
@@ -72,9 +71,12 @@ class MergeStep:
             return state.params, state.server
         if method.needs_every_reply:
             return _merged_by(method, method.merge_replies, state, received)
-        unmoved = method.unmoved(method.shared(state.params))
-        averaged, summed = merging.merge_received(self._parts.rule, received, unmoved)
+        averaged, summed = merging.merge_received(self._parts.rule, received, self._unmoved())
         return _merged_by(method, method.merge, state, averaged, summed)
+
+    def _unmoved(self) -> Tree:
+        """Return what a device sends to be averaged that stays at the model it was sent."""
+        return self._method.unmoved(self._method.centre(self._state.server, self._state.params))
 
 
 def _merged_by(method: Method, merge: Callable[..., Any], state: State, *replies: Any) -> tuple[Tree, Tree]:
