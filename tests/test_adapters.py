@@ -546,9 +546,9 @@ def test_equinox_refuses_state() -> None:
 
 
 def test_flax_refuses_other_state() -> None:
-    with pytest.raises(ConfigError, match="must keep all its state in parameters; got counts too"):
+    with pytest.raises(ConfigError, match="must keep all its state in parameters; it also has counts"):
         from_linen(Counting(), np.zeros((1, 3)))
-    with pytest.raises(ConfigError, match="must keep all its state in parameters; got calls too"):
+    with pytest.raises(ConfigError, match="must keep all its state in parameters; it also has calls"):
         from_nnx(CountingNnx)
 
 

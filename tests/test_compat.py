@@ -208,7 +208,7 @@ def test_the_theorems_keep_their_masses():
         ({"compat": "paper"}, r"`compat` must be a table of settings; got 'paper'"),
         (
             {"data": {"name": "mnist"}, "compat": {"split": "released"}},
-            r"`compat.split` must be 'paper' with data.name = 'mnist'.*synthetic data alone; got 'released'",
+            r"`compat.split` must be 'paper' with data.name = 'mnist'.*synthetic data only; got 'released'",
         ),
         (
             {"data": {"name": "npz", "path": "a.npz"}, "compat": {"split": "released"}},

@@ -94,7 +94,7 @@ def test_what_was_sent_out_must_be_on_record(tmp_path, monkeypatch):
     run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch)
     (tmp_path / "run" / "released.json").write_text('{"rounds": 1}')
     longer = Config.from_dict({**config.to_dict(), "rounds": 3})
-    with pytest.raises(RunFolderError, match=r"released.json must say .* at least 2, .*; got 1"):
+    with pytest.raises(RunFolderError, match=r"released.json must hold .* at least 2, .*; got 1"):
         run(longer, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch, resume=True)
 
 

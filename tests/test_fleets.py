@@ -203,7 +203,7 @@ def test_flash_states_worked_by_hand(tmp_path):
     assert (first["download_bytes_per_second"], first["upload_bytes_per_second"]) == (1e6, 1e5)
     assert first["samples_per_second"] == 7.0
     assert any("1 of 2 devices are never available (lines 2)" in note for note in fleet.notes)
-    assert any("covers 2 days and repeats" in note for note in fleet.notes)
+    assert any("covers 2 days and then repeats" in note for note in fleet.notes)
     kept = import_fleet([tmp_path / "states.json", tmp_path / "network.json"], drop_absent=True)
     assert len(kept.lines) == 1
 

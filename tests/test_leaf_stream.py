@@ -88,7 +88,7 @@ def test_characters_become_codes(tmp_path):
         (b'{"users": ["a"], "user_data": {"a": {"x": ["\xff"], "y": [0]}}}', r"\(byte 44\), in user 'a'"),
         (b'{"users": ["a", "user_data": {}}', "in member 'users'"),
         (b'{"users": ["a"], "user_data": {"a": {"x": [[%s]], "y": [0]}}}' % (b"1" * 5000), "4300 digits; .* user 'a'"),
-        (b'{"users": ["a"], "user_data": {"a": {"x": %s1%s}}}' % (b"[" * 9999, b"]" * 9999), "too deep .* user 'a'"),
+        (b'{"users": ["a"], "user_data": {"a": {"x": %s1%s}}}' % (b"[" * 9999, b"]" * 9999), "too deeply .* user 'a'"),
         (_leaf(a=([[10**400]], [0])), "user 'a' must have examples that are numbers.* too large"),
         (_leaf(a=([[1.0]], [10**400])), "user 'a' must have labels that are numbers; one is too large"),
         (_leaf(a=([[1e300]], [0])), r"not a finite number \(row 0\)"),
@@ -104,7 +104,7 @@ def test_characters_become_codes(tmp_path):
             {**_leaf(a=([[1.0]], [0])), "users": ["a", "a"], "num_samples": [1, 1]},
             "once; 'a' appears twice",
         ),
-        ({**_leaf(a=([[1.0]], [0]), b=([[1.0]], [0])), "users": ["a"], "num_samples": [1]}, "`user_data`; 'b' is not"),
+        ({**_leaf(a=([[1.0]], [0]), b=([[1.0]], [0])), "users": ["a"], "num_samples": [1]}, "`user_data`; 'b' is missing"),
         (
             b'{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": [0]}, "a": {}}}',
             "once; 'a' appears twice",

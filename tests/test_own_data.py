@@ -56,7 +56,7 @@ def test_labels_of_any_kind(y, codes, labels):
     [
         ({"y": ["a", None, "b"]}, "y must have a label in every row; row 1 has none: drop such rows or fill them in"),
         ({"y": [0.0, np.nan, 1.0]}, "y must have a label in every row; row 1 has none"),
-        ({"y": np.array(["1", 1, 2], object)}, r"labels must be of one kind.*y has int, str: convert them"),
+        ({"y": np.array(["1", 1, 2], object)}, r"labels must be of one type.*y has int, str: convert them"),
         ({"y": [["a", "b"]] * 3}, r"y must have one label per row; got shape \(3, 2\)"),
         ({"device": [0.0, np.nan, 1.0]}, "device must name a device in every row; row 1 has none: drop such rows"),
         ({"device": np.array(["a", "b", None], object)}, "row 2 has none"),

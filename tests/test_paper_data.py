@@ -330,7 +330,7 @@ def test_the_nearest_draw_is_taken():
 def test_prepared_data_is_found_or_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPROX_DATA", str(tmp_path))
     config = Config.from_dict({"data": {"name": "mnist", "seed": 3}})
-    with pytest.raises(DataError, match=r"`fedprox data prepare mnist --seed 3` makes it"):
+    with pytest.raises(DataError, match="run `fedprox data prepare mnist --seed 3`"):
         load(config)
     assert population_path("mnist", 3) == tmp_path / "populations" / "mnist-3"
     assert paper_model(config.data) == "softmax_regression"

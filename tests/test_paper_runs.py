@@ -215,7 +215,7 @@ def test_bad_names_are_refused():
 
 def test_data_that_are_missing_are_said_to_be_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPROX_DATA", str(tmp_path / "none"))
-    with pytest.raises(DataError, match="`fedprox data prepare mnist` makes it"):
+    with pytest.raises(DataError, match="run `fedprox data prepare mnist`"):
         make(["figure8"], setting_of(out=str(tmp_path / "out")))
     assert not (tmp_path / "out" / "runs").exists()
 
