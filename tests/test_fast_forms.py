@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from fedprox.config import SolverConfig
-from fedprox.core import onednn
+from fedprox.core.convolutions import onednn
 from fedprox.core.fast_forms import in_fast_forms
 from fedprox.core.operation_count import count_operations
 from fedprox.measures.pass_program import Places, walk_program

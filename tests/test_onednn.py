@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from fedprox import Population, models, train
-from fedprox.core import onednn
+from fedprox.core.convolutions import onednn
 from fedprox.core.fast_forms import in_fast_forms
 
 AXES = ("NHWC", "HWIO", "NHWC")

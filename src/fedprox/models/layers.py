@@ -62,7 +62,7 @@ def convolve_and_pool(layer: Tree, image: jax.Array, padding: Literal["SAME", "V
 def convolve_and_pool_last(layer: Tree, image: jax.Array, padding: Literal["SAME", "VALID"] = "SAME") -> jax.Array:
     """Return what `convolve_and_pool` does, for images (height, channels, width, batch).
 
-    In this order a network with few channels is faster (`fedprox.core.lane_convolutions`).
+    In this order a network with few channels is faster (`fedprox.core.convolutions.lanes`).
     """
     out = lax.conv_general_dilated(image, layer["weight"], (1, 1), padding, dimension_numbers=("HCWN", "HWIO", "HCWN"))
     height, channels, width, batch = out.shape
