@@ -104,7 +104,10 @@ def test_characters_become_codes(tmp_path):
             {**_leaf(a=([[1.0]], [0])), "users": ["a", "a"], "num_samples": [1, 1]},
             "once; 'a' appears twice",
         ),
-        ({**_leaf(a=([[1.0]], [0]), b=([[1.0]], [0])), "users": ["a"], "num_samples": [1]}, "`user_data`; 'b' is missing"),
+        (
+            {**_leaf(a=([[1.0]], [0]), b=([[1.0]], [0])), "users": ["a"], "num_samples": [1]},
+            "`user_data`; 'b' is missing",
+        ),
         (
             b'{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": [0]}, "a": {}}}',
             "once; 'a' appears twice",
