@@ -67,7 +67,16 @@ def test_the_example_of_a_solver_option_works() -> None:
     fedprox.solvers.build(config.solver)
 
 
-@pytest.mark.parametrize(("given", "meant"), [("mu=1", "method.mu"), ("lr=0.1", "solver.learning_rate")])
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("mu=1", "method.mu"),
+        ("lr=0.1", "solver.learning_rate"),
+        ("beta1=0.8", "method.beta1` or `solver.beta1"),  # keys of single parts
+        ("gama=true", "solver.gamma` or `measure.gamma"),
+        ("method=fedavg", "method.name"),
+    ],
+)
 def test_short_names_are_answered_with_the_key(given: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=rf"did you mean `{meant}`\?"):
         Config.from_dict(with_overrides({}, [given]))
@@ -92,6 +101,7 @@ def test_completion_knows_recipes_keys_and_methods() -> None:
         ("fedprox run synthetic-1-1 -s method.mu = 1 -s solver.ep", ["solver.epochs=", "solver.epochs=20"]),
         ("fedprox run synthetic-1-1 -s solver.epochs =", ["20"]),
         ("fedprox sweep synthetic-1-1 -g data.name = synthetic_", ["synthetic_iid"]),
+        ("fedprox run synthetic-1-1 -s measure.gamma =", ["true", "false"]),
         ("fedprox config explain solver.ep", ["solver.epochs"]),
         ("fedprox data prepare fem", ["femnist"]),
         ("fedprox paper figure12", ["figure12"]),
@@ -116,3 +126,18 @@ def test_words_of_other_shells_are_left_alone() -> None:
     with bash_words(variables):
         pass
     assert variables["COMP_WORDS"] == "a\n="
+
+
+def test_an_option_of_a_solver_is_stated_once_with_the_value_that_is_used() -> None:
+    solver = Config.from_dict({"solver": {"name": "adam", "options": {"beta1": 0.8}}}).to_dict()["solver"]
+    assert (solver["beta1"], solver["beta2"]) == (0.8, 0.999)
+    assert Config.from_dict({"solver": solver}).to_dict()["solver"] == solver
+    both = {"name": "adam", "beta1": 0.9, "options": {"beta1": 0.8}}
+    with pytest.raises(ConfigError, match=r"`solver.options.beta1` must be left out or equal .* = 0.9; got 0.8"):
+        Config.from_dict({"solver": both})
+
+
+def test_a_run_folder_in_place_of_its_config_is_answered_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").touch()
+    with pytest.raises(ConfigError, match=r"is a run folder, whose settings are in .*config\.toml$"):
+        Config.from_toml(tmp_path)

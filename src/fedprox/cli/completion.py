@@ -37,18 +37,22 @@ def complete_config(incomplete: str) -> list[str]:
 
 
 def complete_setting(incomplete: str) -> list[str]:
-    """Return the settings that begin like this; a single one with its default, or the names that it may have.
+    """Return the settings that begin like this; a single one with its default, or the values that it may have.
 
     >>> complete_setting("solver.ep")
     ['solver.epochs=', 'solver.epochs=20']
+    >>> complete_setting("data.partition=d")
+    ['data.partition=dirichlet']
     """
     from fedprox.config.builtin_parts import BUILTIN
     from fedprox.config.resolution import PLACES
     from fedprox.config.settings_list import section_settings
 
-    defaults = {f"{each.key}=": each.default for each in section_settings()}
+    settings = section_settings()
     names = [f"{place.field}={name}" for place in PLACES for name in BUILTIN[place.group]]
-    found = _beginning(incomplete, [*defaults, *names])
+    values = [f"{each.key}={value}" for each in settings for value in each.values]
+    defaults = {f"{each.key}=": each.default for each in settings}
+    found = _beginning(incomplete, [*defaults, *names, *values])
     # beside its default a key is not complete, so that the shell adds no space to it
     return [*found, found[0] + defaults[found[0]]] if len(found) == 1 and found[0] in defaults else found
 

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from fedprox.config.attack import AttackConfig
 from fedprox.config.compat import CompatConfig
 from fedprox.config.fields import Count, Section, Seed, broken_rule
+from fedprox.config.meanings import MEANINGS
 from fedprox.config.nearest_key import nearest_key
 from fedprox.config.personal import PersonalConfig
 from fedprox.config.privacy import PrivacyConfig
@@ -125,12 +126,16 @@ def _sentence(error: ErrorDetails) -> str:
         field = fields[part]
         owner = field.annotation
         rule = field.description or "a table of settings"
-    return f"`{'.'.join(path)}` must be {broken_rule(error, rule)}; got {short(error['input'])}"
+    named = f"{path[0]}.name" if len(path) == 1 and isinstance(error["input"], str) else ""
+    hint = f"; did you mean `{named}`?" if named in MEANINGS else ""
+    return f"`{'.'.join(path)}` must be {broken_rule(error, rule)}; got {short(error['input'])}{hint}"
 
 
 def _every_key() -> list[str]:
-    return [
+    """Return the keys of all sections, and those of single parts after them."""
+    of_sections = [
         f"{name}.{key}" if hasattr(field.annotation, "model_fields") else name
         for name, field in Config.model_fields.items()
         for key in getattr(field.annotation, "model_fields", {"": None})
     ]
+    return list(dict.fromkeys([*of_sections, *MEANINGS]))

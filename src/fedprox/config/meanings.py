@@ -150,10 +150,14 @@ SHORT_NAMES: Mapping[str, str] = {
     "E": "solver.epochs",
     "K": "devices.per_round",
     "N": "data.devices",
+    "algorithm": "method.name",
     "batch": "solver.batch_size",
     "clients": "devices.per_round",
     "dataset": "data.name",
     "learning_rate": "solver.learning_rate",
     "lr": "solver.learning_rate",
+    "num_clients": "data.devices",
+    "num_rounds": "rounds",
+    "optimizer": "solver.name",
 }
 """Names that people try first, and the keys that they mean."""

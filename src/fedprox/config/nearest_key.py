@@ -25,17 +25,24 @@ def nearest_key(key: str, known: Iterable[str]) -> str:
     '; did you mean `privacy.noise_multiplier`?'
     >>> nearest_key("privacy.epsilon", every)
     '; `privacy` has clip, noise_multiplier'
+    >>> nearest_key("name", ["data.name", "model.name", "method.name"])
+    '; did you mean `data.name`, `model.name` or `method.name`?'
     """
     every = list(dict.fromkeys(known))
     section, _, last = key.rpartition(".")
     inside = [each.removeprefix(f"{section}.") for each in every if section and each.startswith(f"{section}.")]
-    elsewhere = [each for each in every if each.rpartition(".")[2] == last]
+    lasts = [each.rpartition(".")[2] for each in every]
+    alike = (
+        last if section or last in lasts else next(iter(difflib.get_close_matches(last, lasts, n=1, cutoff=0.75)), "")
+    )
+    elsewhere = [each for each, name in zip(every, lasts, strict=True) if name == alike]
     if close := [each for each in inside if each.startswith(last)] or difflib.get_close_matches(last, inside, n=1):
         return f"; did you mean `{section}.{close[0]}`?"
     if last in SHORT_NAMES:
         return f"; did you mean `{SHORT_NAMES[last]}`?"
     if elsewhere and (not section or len(elsewhere) == 1):
-        return f"; did you mean `{elsewhere[0]}`?"
+        *first, final = (f"`{each}`" for each in elsewhere)
+        return f"; did you mean {', '.join(first)}{' or ' if first else ''}{final}?"
     if inside:
         return f"; `{section}` has {', '.join(inside)}"
     return nearest(key, [*every, *dict.fromkeys(each.partition(".")[0] for each in every)])

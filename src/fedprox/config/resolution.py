@@ -116,12 +116,15 @@ def _named(section: str, settings: Mapping[str, Any]) -> Iterator[tuple[Place, s
 def _resolved(section: str, settings: dict[str, Any]) -> dict[str, Any]:
     fields = _SECTIONS[section].model_fields
     own = [key for key in settings if key not in fields]
+    options = settings.get("options", {})  # where the section has such a table, it may hold the part's own keys too
     keys: dict[str, Key] = {}
     for place, name in _named(section, settings):
         found = part_keys(place.group, find_part(place.group, name, place.field))
         if is_builtin(place.group, name) and place.group != "methods":  # of the others the section has rule and default
             found = {key: value for key, value in found.items() if key not in fields}
         keys |= found
+        if isinstance(options, Mapping) and "options" in fields and "options" not in found:
+            _take_options(section, settings, {name: found[name] for name in options if name in found})
         for key in found.values():
             if key.name in settings:
                 continue
@@ -138,6 +141,17 @@ def _resolved(section: str, settings: dict[str, Any]) -> dict[str, Any]:
         if key.name in settings:
             settings[key.name] = key.checked(f"{section}.{key.name}", settings[key.name])
     return settings
+
+
+def _take_options(section: str, settings: dict[str, Any], keys: Mapping[str, Key]) -> None:
+    """Set keys to what `options` gives them, so that a config states each with the value that is used."""
+    for name, key in keys.items():
+        value = key.checked(f"{section}.options.{name}", settings["options"][name])
+        if settings.setdefault(name, value) != value:
+            raise ConfigError(
+                f"`{section}.options.{name}` must be left out or equal `{section}.{name}` = {settings[name]!r}; "
+                f"got {value!r}"
+            )
 
 
 def _check_mu(settings: Mapping[str, Any]) -> None:

@@ -33,6 +33,7 @@ class Setting:
       default: its default as TOML; empty where it has none.
       meaning: what it does.
       only: the parts that it belongs to, such as "feddyn"; empty for a key that its section always has.
+      values: the few values that it can have; empty where there are more.
     """
 
     key: str
@@ -40,6 +41,7 @@ class Setting:
     default: str
     meaning: str
     only: str = ""
+    values: tuple[str, ...] = ()
 
 
 def all_settings() -> list[Setting]:
@@ -67,7 +69,8 @@ def section_settings() -> list[Setting]:
             place = f"{name}.{key}"
             default = inner.get_default(call_default_factory=True)
             rule = _names(place) or inner.description or ""
-            found.append(Setting(place, rule, _toml(default), MEANINGS.get(place, "")))
+            values = _values(inner.annotation)
+            found.append(Setting(place, rule, _toml(default), MEANINGS.get(place, ""), values=values))
     return found
 
 
@@ -144,6 +147,14 @@ def _names(key: str) -> str:
     """Return the rule of a key that names a part and has no other: the built-in names."""
     groups = [place.group for place in PLACES if place.field == key and place.group != "mu"]
     return f"one of {', '.join([*BUILTIN[groups[0]], 'module:object'])}" if groups else ""
+
+
+def _values(annotation: Any) -> tuple[str, ...]:
+    """Return what can be written for a key that is true or false, or one of a few names."""
+    if annotation is bool:
+        return ("true", "false")
+    is_choice = typing.get_origin(annotation) is typing.Literal
+    return tuple(value for value in typing.get_args(annotation) if value) if is_choice else ()
 
 
 def _toml(value: Any) -> str:
