@@ -53,6 +53,16 @@ def test_the_name_of_a_run_stays():
     assert config_hash(build_config(Curve("mnist", mu=1.0, stragglers=0.9), 3, setting_of())) == "ad9b7c719bc4"
 
 
+def test_the_runs_on_record_have_the_names_of_their_configs():
+    """A setting that a part adds to a config changes no name while it is at its default."""
+    folders = list((ROOT / "docs" / "paper" / "records").iterdir())
+    assert len(folders) == 52
+    for folder in folders:
+        assert folder.name.endswith("-" + config_hash(Config.of(folder / "config.toml")))
+    wider = Config.from_dict({"model": {"name": "char_lstm", "hidden": 8}})
+    assert config_hash(wider) != config_hash(Config.from_dict({"model": {"name": "char_lstm"}}))
+
+
 def test_the_name_of_a_run_depends_on_what_is_computed_alone():
     curve = Curve("shakespeare", stragglers=0.5)
     config = build_config(curve, 0, setting_of())

@@ -18,6 +18,7 @@ from typing import Any
 from fedprox import data
 from fedprox.config import CheckpointConfig, Config
 from fedprox.config.recipes import load_settings
+from fedprox.config.resolution import PLACES, keys_of_section
 from fedprox.experiments.compare import failure
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.paper.experiments import Curve
@@ -113,13 +114,15 @@ def _checkpoint_every(cost: Cost) -> int:
 def config_hash(config: Config) -> str:
     """Return twelve hex digits that identify what a config computes.
 
-    Settings at their defaults are left out, so that a setting added later changes no hash.
+    Settings at their defaults are left out, also those of the parts that a config names, so that a setting added later
+    changes no hash.
 
     >>> config_hash(Config()) == config_hash(Config.from_dict({"rounds": 200, "engine": {"workers": 2}}))
     True
     """
-    settings = _differing(config.to_dict(), _defaults(config.method.name))
-    kept = {key: value for key, value in settings.items() if key not in _NOT_THE_RUN}
+    settings = config.to_dict()
+    differing = _differing(settings, _defaults(config.method.name))
+    kept = {key: _without_defaults(key, value, settings) for key, value in differing.items() if key not in _NOT_THE_RUN}
     kept["method"] = {"name": config.method.name, **kept.get("method", {})}
     if config.data.path:
         kept["data"]["path"] = Path(config.data.path).name
@@ -213,6 +216,15 @@ def _recipe(dataset: str) -> Mapping[str, Any]:
 @cache
 def _defaults(method: str) -> Mapping[str, Any]:
     return MappingProxyType(Config.from_dict({"method": {"name": method}}).to_dict())
+
+
+def _without_defaults(section: str, differing: Any, settings: Mapping[str, Any]) -> Any:
+    """Return a section without the settings that a part adds to it, where they are at the part's defaults."""
+    if section not in {place.section for place in PLACES} or section == "method":  # whose defaults are left out before
+        return differing
+    plain, keys = Config().to_dict()[section], keys_of_section(section, settings[section])
+    added = {name: key.default for name, key in keys.items() if name not in plain}
+    return {name: value for name, value in differing.items() if name not in added or value != added[name]}
 
 
 def _folder(dataset: str, config: Config, setting: Setting) -> Path:
