@@ -11,6 +11,7 @@ from flwr.app import Error
 import fedprox
 from fake_federation import FakeGrid
 from fedprox.config import Config
+from fedprox.core.errors import RunError
 from fedprox.core.trees import difference, scale, total
 from fedprox.deploy.messages import Gradient, Instruction
 from fedprox.methods import Method, Reply
@@ -225,3 +226,17 @@ def test_the_bytes_are_those_of_the_arrays_that_were_sent(tmp_path, monkeypatch)
         config = Config.from_dict({**build_config(rounds=2).to_dict(), "method": {"name": method}})
         result = run(config, FakeGrid(config, POPULATION), tmp_path / method, monkeypatch)
         assert result.summary["bytes"] == 2 * 3 * each
+
+
+@pytest.mark.parametrize(
+    ("hook", "value", "sentence"),
+    [
+        ("linear", {"a": np.zeros(2)}, "method 'half' must return `linear` with the names and shapes of the model"),
+        ("reply", Reply({}, state={"a": np.zeros(2)}), "must return the device's state with the names and shapes"),
+    ],
+)
+def test_what_a_method_returns_is_checked_before_devices_are_asked(hook, value, sentence, tmp_path, monkeypatch):
+    monkeypatch.setattr(Half, hook, lambda *given: value)
+    config = build_config()
+    with pytest.raises(RunError, match=sentence):
+        run(config, FakeGrid(config, POPULATION), tmp_path / "run", monkeypatch, method=Half())

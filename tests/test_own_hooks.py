@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import fedprox
+from conftest import population_of
 from fedprox.core.errors import FedProxError, OwnCodeError, RunError
 from fedprox.core.own_code import own_hooks
 from fedprox.core.own_results import check_arrays, fitted
-from fedprox.methods import Method, Reply
+from fedprox.methods import Method, Reply, elementwise
 from fedprox.methods.merging import MergeRule
 from fedprox.solvers import opaque
 
@@ -35,11 +36,17 @@ class Own(Method):
     def start_device(self, params):
         return self._answer("start_device", params)
 
+    def centre(self, server, params):
+        return self._answer("centre", server, params)
+
     def send(self, server, mean_gradient):
         return self._answer("send", server, mean_gradient)
 
     def kept(self, work):
         return self._answer("kept", work)
+
+    def device_mu(self, mu, sent, state, params):
+        return self._answer("device_mu", mu, sent, state, params)
 
     def linear(self, sent, state, gradient):
         return self._answer("linear", sent, state, gradient)
@@ -55,7 +62,9 @@ def raises():
     raise ValueError("no such thing")
 
 
-@pytest.mark.parametrize("hook", ["start", "start_device", "send", "kept", "linear", "reply", "merge"])
+@pytest.mark.parametrize(
+    "hook", ["start", "start_device", "centre", "send", "kept", "linear", "device_mu", "reply", "merge"]
+)
 @pytest.mark.parametrize("personal", [[], ["bias"]])
 def test_hooks_of_a_method_that_raise(small_population, hook, personal):
     with pytest.raises(OwnCodeError, match=r"Own._answer|Own\.\w+ failed with ValueError: no such thing \(test_own_ho"):
@@ -71,6 +80,19 @@ def test_hooks_of_a_method_that_raise(small_population, hook, personal):
     [
         ("start", object(), "start of the method 'own' must return arrays of numbers .*; got object"),
         ("start_device", {"a": "x"}, "start_device of the method 'own' must return arrays .*a' has <U1"),
+        (
+            "send",
+            {"a": object()},
+            "send of the method 'own' must return arrays of numbers .*; 'a' has object",
+        ),
+        ("device_mu", "1", "method 'own' must return a number as `mu`, or one for each group of names; got '1'"),
+        ("device_mu", {"*": "1"}, r"method 'own' must return a number as `mu`, .*; got {'\*': '1'}"),
+        ("merge", ({}, ()), "merge of the method 'own' must return params with the names and shapes of the model"),
+        (
+            "reply",
+            Reply({"a": np.zeros(2)}, state={"a": np.zeros(2)}),
+            r"must return the device's state with the names and shapes that `start_device` gives \('a': none\); got",
+        ),
         ("kept", np.ones(1, bool), r"must return true or false for each of 2 devices; got array\(\[ True\]\)"),
         ("kept", np.arange(2), "must return true or false for each of 2 devices"),
         ("kept", None, "must return true or false .*; got None"),
@@ -110,6 +132,41 @@ def test_what_the_server_could_not_resume_with(small_population, server, sentenc
 
     with pytest.raises(RunError, match=sentence):
         fedprox.train(SETTINGS, population=small_population, method=Grows())
+
+
+@pytest.mark.parametrize("value", [None, np.ones(1, bool)])
+def test_devices_kept_by_a_server_that_merges_replies_as_they_arrive(small_population, value):
+    systems = {"model": "clock", "profile": "equal", "server": "buffered", "buffer": 2, "concurrency": 3}
+    with pytest.raises(RunError, match="kept of the method 'own' must return true or false for each of"):
+        fedprox.train(
+            {**SETTINGS, "systems": systems}, population=small_population, method=Own(answers={"kept": lambda: value})
+        )
+
+
+@pytest.mark.parametrize("number", [3, 3.0, np.array(3), np.float32(3), True])
+def test_numbers_of_any_kind_are_averaged_as_real_ones(small_population, number):
+    means = []
+
+    @dataclass(frozen=True)
+    class Counts(Method):
+        name: str = "counts"
+
+        @elementwise
+        def reply(self, solution):
+            return Reply({"model": solution.params, "count": number}, number)
+
+        def merge(self, server, params, averaged, summed):
+            means.append((float(averaged["count"]), float(summed)))
+            return averaged["model"], server
+
+    for lanes in (2, 20):  # a group of small devices is asked at once
+        settings = {**SETTINGS, "devices": {"per_round": lanes}}
+        population = small_population if lanes == 2 else population_of([8] * 20)
+        result = fedprox.train(settings, population=population, method=Counts())
+        assert [round(each, 5) for each, _ in means] == [float(number)] * 2
+        masses = [sum(row["samples"]) / result.summary["train_samples"] for row in result.devices]
+        assert [each for _, each in means] == pytest.approx([float(number) * mass for mass in masses])
+        means.clear()
 
 
 def test_a_merge_in_another_precision_is_taken_in_the_model_s(small_population):

@@ -18,6 +18,7 @@ from fedprox.core.trees import Tree
 from fedprox.deploy.messages import WorkReport
 from fedprox.engines import Broadcast, Task, view_device
 from fedprox.methods import Method, Posed, Reply
+from fedprox.methods.custom_checks import checked_posed, checked_reply, checked_values
 from fedprox.solvers import Solver
 
 __all__ = ["GradientQuestion", "Question", "RemoteWork"]
@@ -62,7 +63,7 @@ class RemoteWork:
         def pose(posed: Posed, budget: int) -> tuple[Tree, int]:
             params, work = next(given, (None, None))
             if work is None:
-                raise _Unanswered(Question(posed, budget))
+                raise _Unanswered(Question(checked_posed(method, posed, broadcast.params), budget))
             return params, work.steps
 
         def gradient_at(params: Tree) -> Tree:
@@ -73,12 +74,12 @@ class RemoteWork:
         task = self.task
         view = view_device(broadcast, task.budget, self.state, self.gradient, self.solver, learning_rate, pose)
         try:
-            reply = method.work(view._replace(loss=self._loss, gradient_at=gradient_at))
+            found = method.work(view._replace(loss=self._loss, gradient_at=gradient_at))
         except _Unanswered as unanswered:
             return unanswered.question
         if not self.answers:
             raise RunError(f"method {method.name} must have every device solve a subproblem; work() solved none")
-        return reply
+        return checked_reply(method, found, self.state)
 
     def still(self, method: Method, broadcast: Broadcast, learning_rate: float) -> Reply:
         """Return the reply of a device that does all its steps and stays where it begins."""
@@ -88,7 +89,7 @@ class RemoteWork:
 
         budget = self.task.budget
         view = view_device(broadcast, budget, self.state, self.gradient, self.solver, learning_rate, pose)
-        return method.work(view._replace(loss=self._loss, gradient_at=lambda params: self.gradient))
+        return checked_values(method, method.work(view._replace(loss=self._loss, gradient_at=lambda _: self.gradient)))
 
     def _loss(self) -> float:
         """Return F_k(w^t), which comes with every answer."""

@@ -24,7 +24,7 @@ from fedprox.core.randomness import Purpose
 from fedprox.core.trees import Tree, quiet, scale, squared_distance, to_numpy
 from fedprox.engines.deadline import Deadline, TimedProblem
 from fedprox.methods import DeviceView, Method, Posed, Received, Reply
-from fedprox.methods.custom_checks import check_reply, checked_posed
+from fedprox.methods.custom_checks import checked_posed, checked_reply
 from fedprox.models import Model
 from fedprox.participation.budget import padded_batch
 from fedprox.population import Samples
@@ -131,7 +131,7 @@ class DeviceSide:
             gradient_at=lambda params: self.gradient(task.device, to_backend(params)),
             loss=lambda: self.loss(task.device, self.method.device_model(broadcast.params, state)),
         )
-        reply = check_reply(self.method, self.method.work(view))
+        reply = checked_reply(self.method, self.method.work(view), state)
         if not solved:
             raise RunError(f"method {self.method.name} must have every device solve a subproblem; work() solved none")
         local, found, _ = solved[0]

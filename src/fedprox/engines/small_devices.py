@@ -24,6 +24,7 @@ from fedprox.core.trees import Tree, quiet, squared_distance, to_numpy
 from fedprox.engines.device_side import Broadcast, DeviceSide
 from fedprox.engines.task_list import TaskList
 from fedprox.methods import Received, Reply
+from fedprox.methods.custom_checks import checked_values
 from fedprox.methods.device_view import Solution
 from fedprox.methods.hook_marks import is_elementwise, is_standard
 from fedprox.methods.solver_choice import SharedSolver
@@ -276,19 +277,18 @@ class SmallDevices:
 
         def ask(params: Tree, state: Tree, first: int) -> Reply:
             broadcast = broadcasts[int(versions[first])]
-            given = side.method.reply(
-                Solution(
-                    anchor=broadcast.params,
-                    params=params,
-                    steps=int(steps[first]),
-                    learning_rate=side.rate(broadcast.round),
-                    mu=broadcast.mu,
-                    solver=self._solver,
-                    sent=broadcast.sent,
-                    state=state,
-                    received=broadcast.params,
-                )
+            solution = Solution(
+                anchor=broadcast.params,
+                params=params,
+                steps=int(steps[first]),
+                learning_rate=side.rate(broadcast.round),
+                mu=broadcast.mu,
+                solver=self._solver,
+                sent=broadcast.sent,
+                state=state,
+                received=broadcast.params,
             )
+            given = checked_values(side.method, side.method.reply(solution))
             count = len(jax.tree.leaves(params)[0])
             return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) else np.full(count, leaf), given)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,14 +16,27 @@ from fedprox.methods.device_view import Posed, Reply
 from fedprox.methods.method import Method
 from fedprox.participation.stragglers import Workload
 
-__all__ = ["check_memory", "check_reply", "check_starts", "checked_posed", "kept_devices", "merged_model"]
+__all__ = [
+    "check_memory",
+    "check_starts",
+    "checked_posed",
+    "checked_reply",
+    "checked_values",
+    "kept_devices",
+    "merged_model",
+]
 
 
 def check_starts(method: Method, params: Tree) -> None:
-    """Refuse a method whose server or devices would remember something other than arrays, which are saved."""
-    if method.is_custom:
-        for hook in (method.start, method.start_device):
-            check_arrays(hook(params), f"{hook.__name__} of the method {method.name!r}", "what is remembered")
+    """Refuse a method whose server or devices would remember, or be sent, something other than arrays."""
+    if not method.is_custom:
+        return
+    server = method.start(params)
+    check_arrays(server, _hook("start", method), "what is remembered")
+    check_arrays(method.start_device(params), _hook("start_device", method), "what is remembered")
+    fitted(method.centre(server, params), params, _hook("centre", method))
+    gradient = jax.tree.map(np.zeros_like, params) if method.needs_gradients else None
+    check_arrays(method.send(server, gradient), _hook("send", method), "what is sent")
 
 
 def kept_devices(method: Method, work: Workload) -> NDArray[np.bool_]:
@@ -30,7 +45,7 @@ def kept_devices(method: Method, work: Workload) -> NDArray[np.bool_]:
     is_mask = isinstance(kept, np.ndarray) and kept.dtype.kind == "b" and kept.shape == work.straggler.shape
     if method.is_custom and not is_mask:
         raise RunError(
-            f"kept of the method {method.name!r} must return true or false for each of {len(work.straggler)} devices; "
+            f"{_hook('kept', method)} must return true or false for each of {len(work.straggler)} devices; "
             f"got {short(kept)}"
         )
     return kept
@@ -43,39 +58,65 @@ def checked_posed(method: Method, posed: Posed, like: Tree) -> Posed:
     given = {"anchor": posed.anchor, "linear": posed.linear, "start": posed.start}
     part = f"method {method.name!r}"
     trees = {key: fitted(tree, like, part, f"`{key}`") for key, tree in given.items() if tree is not None}
+    if not all(map(_is_number, posed.mu.values() if isinstance(posed.mu, Mapping) else [posed.mu])):
+        raise RunError(f"{part} must return a number as `mu`, or one for each group of names; got {short(posed.mu)}")
     return posed._replace(**trees)
 
 
-def check_reply(method: Method, reply: Any) -> Reply:
-    """Return a device's reply if it is one."""
-    if method.is_custom:
-        part = f"method {method.name!r}"
-        if not isinstance(reply, Reply):
-            raise RunError(f"{part} must return a Reply from each device; got {type(reply).__name__}")
-        for what, tree in zip(Reply._fields, reply, strict=True):
-            check_arrays(tree, part, f"`{what}`")
-    checked: Reply = reply
+def checked_reply(method: Method, reply: Any, state: Tree) -> Reply:
+    """Return a device's reply if it is one; `state` is what the device remembered before."""
+    checked = checked_values(method, reply)
+    if method.is_custom and checked.state is not None:
+        check_memory(checked.state, state, f"method {method.name!r}", "the device's state", "start_device")
     return checked
 
 
-def merged_model(method: Method, merged: Any, server: Tree, params: Tree, part: str) -> tuple[Tree, Tree]:
+def checked_values(method: Method, reply: Any) -> Reply:
+    """Return a reply if it is one, of one device or of several; numbers that are averaged or summed are real."""
+    if not method.is_custom:
+        checked: Reply = reply
+        return checked
+    part = f"method {method.name!r}"
+    if not isinstance(reply, Reply):
+        raise RunError(f"{part} must return a Reply from each device; got {type(reply).__name__}")
+    for what, tree in zip(Reply._fields, reply, strict=True):
+        check_arrays(tree, part, f"`{what}`")
+    return reply._replace(averaged=jax.tree.map(_real, reply.averaged), summed=jax.tree.map(_real, reply.summed))
+
+
+def merged_model(method: Method, hook: str, merged: Any, server: Tree, params: Tree) -> tuple[Tree, Tree]:
     """Return what a method's merge gives: a model like the last one, and what the server remembers, as it began."""
     if not method.is_custom:
         return merged
+    part = _hook(hook, method)
     if not isinstance(merged, tuple) or len(merged) != 2:
         raise RunError(f"{part} must return (params, server); got {type(merged).__name__}")
     model = fitted(merged[0], params, part, "params", of="the model, then the server's state")
-    check_memory(merged[1], server, part)
+    check_memory(merged[1], server, part, "the server's state", "start")
     return model, merged[1]
 
 
-def check_memory(found: Tree, before: Tree, part: str) -> None:
-    """Refuse what the server cannot remember: a run is resumed with the arrays that `start` gave."""
-    check_arrays(found, part, "the server's state")
+def check_memory(found: Tree, before: Tree, part: str, what: str, start: str) -> None:
+    """Refuse what cannot be remembered: a run is resumed with the arrays that the hook `start` gave."""
+    check_arrays(found, part, what)
     shapes, known = ({name: leaf.shape for name, leaf in flatten_names(tree).items()} for tree in (found, before))
     for name in {**known, **shapes}:
         if shapes.get(name) != known.get(name):
             raise RunError(
-                f"{part} must return the server's state with the names and shapes that `start` gives ({name!r}: "
+                f"{part} must return {what} with the names and shapes that `{start}` gives ({name!r}: "
                 f"{known.get(name, 'none')}); got {shapes.get(name, 'none')}"
             )
+
+
+def _hook(name: str, method: Method) -> str:
+    return f"{name} of the method {method.name!r}"
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, (bool, str)) and np.ndim(value) == 0 and np.can_cast(np.asarray(value).dtype, float)
+
+
+def _real(leaf: Any) -> Any:
+    """Return a leaf as it is weighted: an integer times a weight would be rounded to 0."""
+    kind = leaf.dtype.kind if hasattr(leaf, "dtype") else "i"
+    return np.asarray(leaf, np.float64) if kind in "biu" else leaf

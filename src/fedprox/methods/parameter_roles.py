@@ -25,7 +25,7 @@ from fedprox.config import Config
 from fedprox.core.errors import ConfigError, nearest
 from fedprox.core.name_patterns import matches, matches_any
 from fedprox.core.trees import Tree, flatten_names, map_names, overlay_names, scale, total
-from fedprox.methods.custom_checks import check_reply, checked_posed, kept_devices
+from fedprox.methods.custom_checks import checked_posed, checked_reply, kept_devices, merged_model
 from fedprox.methods.device_view import DeviceView, Mu, Posed, Reply
 from fedprox.methods.method import Method, Received
 from fedprox.models import Model
@@ -229,7 +229,7 @@ class _Divided(Method):
             pose=pose,
             gradient_at=lambda params: self.shared(device.gradient_at(_join(own, params))),
         )
-        reply = check_reply(self.inner, self.inner.work(view))
+        reply = checked_reply(self.inner, self.inner.work(view), remembered)
         averaged, state = reply.averaged, reply.state
         if self.roles.averaged:
             averaged = {"reply": averaged, "statistics": _pick(found[0], self.roles.averaged)}
@@ -256,7 +256,9 @@ class _Divided(Method):
     def merge(self, server: Tree, params: Tree, averaged: Tree, summed: Any) -> tuple[Tree, Tree]:
         if self.roles.averaged:
             params, averaged = _join(params, averaged["statistics"]), averaged["reply"]
-        shared, server = self.inner.merge(server, self.shared(params), averaged, summed)
+        before = self.shared(params)
+        merged = self.inner.merge(server, before, averaged, summed)
+        shared, server = merged_model(self.inner, "merge", merged, server, before)
         return _join(params, shared), server
 
     def averaged_model(self, averaged: Tree | None, merged: Tree) -> Tree:
@@ -270,7 +272,9 @@ class _Divided(Method):
             params = _join(params, functools.reduce(total, statistics))
             bare = [each.reply._replace(averaged=each.reply.averaged["reply"]) for each in replies]
             replies = [each._replace(reply=reply) for each, reply in zip(replies, bare, strict=True)]
-        shared, server = self.inner.merge_replies(server, self.shared(params), replies)
+        before = self.shared(params)
+        merged = self.inner.merge_replies(server, before, replies)
+        shared, server = merged_model(self.inner, "merge_replies", merged, server, before)
         return _join(params, shared), server
 
     def _whole_mu(self, mu: Mu, params: Tree) -> Mu:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedprox.core.trees import Tree
-from fedprox.methods.custom_checks import check_reply
+from fedprox.methods.custom_checks import checked_reply
 from fedprox.methods.device_view import DeviceView
 from fedprox.methods.method import Method
 from fedprox.participation.traffic import Traffic
@@ -55,7 +55,7 @@ def measure_traffic(method: Method, params: Tree, solver: Solver, *, learning_ra
         pose=lambda posed, budget: (params, budget),
         gradient_at=gradient_at,
     )
-    reply = check_reply(method, method.work(device))
+    reply = checked_reply(method, method.work(device), device.state)
     down, up = count_bytes(method.downloaded(params, sent)), count_bytes(method.uploaded(reply))
     if method.needs_gradients:
         return Traffic(down, up + count_bytes(method.shared(params)), messages=4, passes=2 + len(further))

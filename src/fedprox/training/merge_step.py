@@ -81,5 +81,5 @@ class MergeStep:
 
 def _merged_by(method: Method, merge: Callable[..., Any], state: State, *replies: Any) -> tuple[Tree, Tree]:
     """Return what a method makes of replies; a custom one must return a model of the same names and shapes."""
-    part = f"{merge.__name__} of the method {method.name!r}"
-    return merged_model(method, merge(state.server, state.params, *replies), state.server, state.params, part)
+    merged = merge(state.server, state.params, *replies)
+    return merged_model(method, merge.__name__, merged, state.server, state.params)

@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -37,6 +38,7 @@ import numpy as np
 
 from fedprox.core.trees import Tree, total
 from fedprox.engines import Broadcast, Engine, RoundOutcome, RoundRequest, Shares, TaskList
+from fedprox.methods.custom_checks import kept_devices
 from fedprox.methods.merging import ReplySums, StackedReplies
 from fedprox.methods.mu import current_mu
 from fedprox.methods.solver_choice import SharedSolver
@@ -74,7 +76,7 @@ class EventServer:
         self._timeline = Timeline(
             clock,
             parts.population.train.offsets,
-            parts.method.kept,
+            partial(kept_devices, parts.method),
             concurrency=min(systems.concurrency, parts.population.devices),
             buffer=systems.buffer if self._is_buffered else 1,
             steps_done=None if self._steps_are_known() else self._steps_done,
