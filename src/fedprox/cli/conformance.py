@@ -22,8 +22,9 @@ def conformance(
 ) -> None:
     """Check whether a local update solves the FedProx subproblem; the exit code is 1 if it does not.
 
-    FUNCTION(params, x, y, *, mu, learning_rate, epochs, batch_size, seed) trains prediction = (x @ params["first"]) @
-    params["second"] with loss mean((prediction - y)^2) / 2 by mini-batch SGD, and returns the new params.
+    FUNCTION(params, x, y, *, mu, learning_rate, epochs, batch_size, seed)
+    trains prediction = (x @ params["first"]) @ params["second"] with loss
+    mean((prediction - y)^2) / 2 by mini-batch SGD, and returns the new params.
 
     Example: fedprox conformance fedprox.conformance:ours
     """

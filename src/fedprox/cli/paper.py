@@ -55,8 +55,8 @@ def paper(
 ) -> None:
     """Make a table or figure of the paper, with bands over seeds.
 
-    Runs that are in the folder already are not run again; `all` also writes a page of results with a verdict on
-    each claim.
+    Runs that are in the folder already are not run again; `all` also writes a
+    page of results with a verdict on each claim.
 
     Example: fedprox paper figure2 --scale smoke
     """

@@ -33,8 +33,8 @@ def run(
 ) -> None:
     """Train one federated model and write its run folder.
 
-    An interrupt (exit code 130) or a termination (143) ends the run after the current round, with a checkpoint from
-    which --resume continues.
+    An interrupt (exit code 130) or a termination (143) ends the run after the
+    current round, with a checkpoint from which --resume continues.
 
     Example: fedprox run synthetic-1-1 -s method.mu=1 -s devices.stragglers=0.9 --track tensorboard
     """

@@ -45,8 +45,9 @@ def sweep(
 ) -> None:
     """Run every combination of settings and rank them.
 
-    Repeated with the same folder, it keeps finished runs and continues the others. A run that fails does not stop the
-    rest; the exit code is then 1, or 2 if no run can start because of bad input.
+    Repeated with the same folder, it keeps finished runs and continues the
+    others. A run that fails does not stop the rest; the exit code is then 1, or
+    2 if no run can start because of bad input.
 
     Example: fedprox sweep synthetic-1-1 -g method.mu=0.001,0.01,0.1,1 -g seed=0..4 --out runs/mu
     """

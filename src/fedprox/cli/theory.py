@@ -34,9 +34,10 @@ def theory(
 ) -> None:
     """Show what the paper's theorems guarantee for a run.
 
-    For S-DANE, FedExProx and FedADMM it says which conditions of their theorems the run meets. A run of FedProx is
-    repeated, and in every round all devices are solved (with more than --devices only the chosen ones,
-    which gives an estimate).
+    For S-DANE, FedExProx and FedADMM it says which conditions of their theorems
+    the run meets. A run of FedProx is repeated, and in every round all devices
+    are solved (with more than --devices only the chosen ones, which gives an
+    estimate).
 
     Example: fedprox theory runs/example --resample 200 --round 3
     """

@@ -32,9 +32,10 @@ def tune(
 ) -> None:
     """Choose the learning rate and mu as the paper does, and write the config.
 
-    First the learning rate on FedAvg with E = 1 and no stragglers, then mu from 0.001, 0.01, 0.1 and 1 on the config
-    itself, for its method if that has a proximal term and otherwise for FedProx. A single value is used without a run.
-    Repeated with the same folder, it continues.
+    First the learning rate on FedAvg with E = 1 and no stragglers, then mu from
+    0.001, 0.01, 0.1 and 1 on the config itself, for its method if that has a
+    proximal term and otherwise for FedProx. A single value is used without a
+    run. Repeated with the same folder, it continues.
 
     Example: fedprox tune synthetic-1-1 -s devices.stragglers=0.9 --out runs/tune && fedprox run runs/tune/tuned.toml
     """

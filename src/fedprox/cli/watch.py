@@ -22,8 +22,9 @@ def watch(
 ) -> None:
     """Follow a run, or all runs of a sweep or comparison, until they end.
 
-    On a terminal the table is updated in place; elsewhere a line is printed for each newly measured round. With --serve
-    the report's curves are updated in a browser on this machine, at an address with a random token.
+    On a terminal the table is updated in place; elsewhere a line is printed for
+    each newly measured round. With --serve the report's curves are updated in a
+    browser on this machine, at an address with a random token.
 
     Example: fedprox watch runs/synthetic-1-1-1 --serve
     """
