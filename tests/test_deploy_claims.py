@@ -1,7 +1,7 @@
 """Losses and gradients of any size from one device, and who is blamed where a merge is infinite."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from fedprox.core.trees import difference, squared_norm
 from fedprox.deploy.messages import Gradient, Instruction, WorkReport
 from fedprox.deploy.norm_limits import NormLimits
 from fedprox.deploy.reply_additions import Contribution, measure_additions
-from fedprox.methods import Received, Reply
+from fedprox.methods import Method, Received, Reply
 from test_deploy_parts import POPULATION, build_config, run
 
 ROUNDS = 2
@@ -27,12 +27,13 @@ def config_for(method):
 
 def run_with(method, lie, folder, monkeypatch):
     """Run a federation whose device 1 lies; return the result, and the problems by device."""
-    config = config_for(method)
+    own = method if isinstance(method, Method) else None
+    config = config_for({} if own else method)
 
     def behave(device, asked, answer):
         return lie(asked, answer) if device == 1 else answer
 
-    result = run(config, FakeGrid(config, POPULATION, behave), folder, monkeypatch)
+    result = run(config, FakeGrid(config, POPULATION, behave), folder, monkeypatch, method=own)
     problems = {device: [] for device in range(4)}
     for row in result.devices:
         for device, problem in zip(row["device"], row["problem"], strict=True):
@@ -61,7 +62,7 @@ def silent(asked, answer):
     ("method", "lie", "reason"),
     [
         ({"name": "qffl", "q": 2.0}, claims_loss(1e29), "what it adds to the model is not finite"),
-        ({"name": "qffl", "q": 20.0}, claims_loss(1e29), "the method cannot compute with it"),
+        ({"name": "qffl", "q": 20.0}, claims_loss(1e29), "what it adds to the model is not finite"),
         ({"name": "qffl", "q": 2.0}, claims_loss(1e10), "the loss F_k(w^t) = 1e+10 is beyond the limit"),
         ({"name": "agnostic"}, claims_loss(-1e29), "the loss F_k(w^t) = 1e+29 is beyond the limit"),
         ({"name": "qffl", "q": 2.0}, sends(3e38), ""),
@@ -79,6 +80,24 @@ def test_a_claim_of_any_size_is_refused_and_only_its_device_blamed(method, lie, 
         WITHOUT[key] = run_with(method, silent, tmp_path / "without", monkeypatch)[0].params
     for name, expected in WITHOUT[key].items():
         np.testing.assert_array_equal(result.params[name], expected)
+
+
+@dataclass(frozen=True)
+class Powers(Method):
+    """A method that takes a power of a device's loss as Python does, which raises where the result is too large."""
+
+    name: str = "powers"
+
+    def work(self, device):
+        solution = device.solve()
+        return Reply(solution.params, np.float64(device.loss() ** 20))
+
+
+def test_a_claim_that_a_method_cannot_compute_with_is_refused(tmp_path, monkeypatch):
+    result, problems = run_with(Powers(), claims_loss(1e29), tmp_path / "run", monkeypatch)
+    assert result.summary["rounds"] == ROUNDS
+    assert ["the method cannot compute with it" in problem for problem in problems.pop(1)] == [True] * ROUNDS
+    assert problems == {0: [], 2: [], 3: []}
 
 
 def test_gradients_of_a_second_draw_are_bounded_too(tmp_path, monkeypatch):

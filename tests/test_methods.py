@@ -164,6 +164,14 @@ def test_fair_methods_lower_the_worst_loss(name, settings):
     assert max(fair, 1 - fair) < 0.85 * max(mean, 1 - mean)
 
 
+def test_a_loss_whose_power_is_infinite_is_a_run_that_has_diverged():
+    x, y = np.ones((8, 1), np.float32), np.full(8, 1e16, np.float32)
+    population = Population.from_arrays(x, y, np.arange(8) // 4, test=np.zeros(8, bool))
+    model = Model("one_number", lambda key: jnp.zeros(1), lambda w, x, y: (x @ w - y) ** 2, None)
+    result = run("qffl", population, model, settings={"q": 10.0}, devices={"per_round": 2}, rounds=3)  # 1e32^10
+    assert (result.summary["ended"], result.summary["not_finite_since"]) == ("finished", 1)
+
+
 def test_the_loss_of_a_device_costs_no_budget():
     records = [run(name, settings={}, rounds=3).devices for name in ("qffl", "fedavg")]
     assert records[0].column("steps") == records[1].column("steps")

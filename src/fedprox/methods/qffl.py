@@ -56,7 +56,8 @@ class QFedAvg(Method):
         found = device.solve().params
         if self.q == 0:
             return Reply(found)
-        move, loss = difference(device.received, found), max(device.loss(), _SMALLEST)
+        move = difference(device.received, found)
+        loss = np.float64(max(device.loss(), _SMALLEST))  # a power of a Python number raises where it is infinite
         bound = loss**self.q + self.q * loss ** (self.q - 1) * squared_norm(move) / device.learning_rate
         return Reply({"move": scale(move, loss**self.q), "bound": np.float64(bound)})
 
