@@ -87,17 +87,18 @@ def test_stop_where_it_converges(small_population):
     assert (result.summary["ended"], result.summary["rounds"]) == ("converged", 1)
 
 
-def test_a_callback_may_end_the_run(small_population):
+@pytest.mark.parametrize("last", [0, 3])
+def test_a_callback_may_end_the_run(small_population, last):
     seen = []
 
-    def stop_at_3(progress):
+    def stop(progress):
         seen.append(progress.round)
-        return progress.round == 3
+        return progress.round == last
 
     config = {"rounds": 9, "solver": {"epochs": 1}, "devices": {"per_round": 2}}
-    result = fedprox.train(config, population=small_population, callbacks=[stop_at_3])
-    assert seen == [0, 1, 2, 3]
-    assert (result.summary["ended"], result.summary["rounds"]) == ("stopped", 3)
+    result = fedprox.train(config, population=small_population, callbacks=[stop])
+    assert seen == list(range(last + 1))
+    assert (result.summary["ended"], result.summary["rounds"]) == ("stopped", last)
 
 
 def test_measuring_every_third_round_and_the_last(small_population):

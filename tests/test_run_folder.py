@@ -71,9 +71,10 @@ def test_history_converts_to_frames(finished):
     assert "7 rows" in repr(result.history)
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(finished, tmp_path):
+@pytest.mark.parametrize("last", [0, 3])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(finished, tmp_path, last):
     folder = tmp_path / "resumed"
-    fedprox.train(PLAN, out=folder, callbacks=[lambda progress: progress.round == 3])
+    fedprox.train(PLAN, out=folder, callbacks=[lambda progress: progress.round == last])
     assert read_summary(folder)["ended"] == "stopped"
     result = fedprox.train(PLAN, out=folder, resume=True)
     whole, straight = finished

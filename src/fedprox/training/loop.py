@@ -88,7 +88,7 @@ class _Run:
             if metrics is not None and metrics["train_loss"] is None:
                 warnings.warn(_NO_LOSS.format(classes=self.population.classes), stacklevel=2)
             asked = self._tell(callbacks, metrics, None)
-            if asked == "interrupted":
+            if asked is not None:
                 return self._finish(asked, compile_seconds)
         ended = "finished"
         while self.state.round < self.config.rounds:
