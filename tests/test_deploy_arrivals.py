@@ -1,7 +1,7 @@
 """Real devices that reply at their own pace: late replies, buffered and asynchronous servers, without processes."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,8 +12,10 @@ from conftest import population_of
 from fake_federation import FakeGrid
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError, RunError
+from fedprox.core.files import read_tensors
 from fedprox.deploy.messages import Instruction
 from fedprox.deploy.reply_log import ReplyLog
+from fedprox.methods import Method, Reply
 from test_deploy_parts import POPULATION, build_config, run
 
 DELAYS = {0: 1.0, 1: 1.2, 2: 1.5, 3: 10.0}  # device 3 is slow
@@ -284,6 +286,29 @@ def test_a_model_that_no_reply_can_move_ends_the_run_with_a_sentence(tmp_path, m
         run(config, PacedGrid(config, POPULATION, behave=behave), tmp_path / "run", monkeypatch)
 
 
+@pytest.mark.parametrize("failing", [{1, 2}, {2}])
+def test_a_round_that_is_repeated_asks_those_who_have_not_replied(failing, tmp_path, monkeypatch):
+    tries = []
+
+    def fails_once(device, asked, answer):
+        if isinstance(asked, Instruction) and asked.round == 2:
+            tries.append(device)
+            if device in failing and tries.count(device) == 1:
+                return Error(code=2, reason="asleep")
+        return answer
+
+    deploy = {"late": "merge", "min_replies": 4}
+    config = build_config(rounds=2, devices={"per_round": 4}, deploy=deploy)
+    result = run(config, FakeGrid(config, POPULATION, fails_once), tmp_path / "run", monkeypatch)
+    assert sorted(tries) == sorted([0, 1, 2, 3, *failing])
+    second = result.devices[1]
+    merged = [device for device, kept in zip(second["device"], second["kept"], strict=True) if kept]
+    assert sorted(merged) == [0, 1, 2, 3]
+    simulated = fedprox.train(config_of(devices={"per_round": 4}, rounds=2), population=POPULATION)
+    for name, array in simulated.params.items():
+        np.testing.assert_allclose(result.params[name], array, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("sections", "sentence"),
     [
@@ -327,3 +352,28 @@ def test_sizes_that_differ_weigh_by_samples(tmp_path, monkeypatch):
     for row in result.devices:
         samples = np.array(row["samples"])
         assert row["weight"] == pytest.approx(samples / samples.sum())
+
+
+@dataclass(frozen=True)
+class Masses(Method):
+    """A method whose server adds up the masses of the replies."""
+
+    name: str = "masses"
+
+    def start(self, params):
+        return {"sum": np.float64(0)}
+
+    def reply(self, solution):
+        return Reply(solution.params, np.float64(1))
+
+    def merge(self, server, params, averaged, summed):
+        return averaged, {"sum": server["sum"] + summed}
+
+
+def test_a_weight_is_limited_in_sums_too(tmp_path, monkeypatch):
+    population = population_of([12, 24, 36, 24], test=3)
+    systems = {"concurrency": 4, "buffer": 4}
+    config = on_events("buffered", rounds=1, systems=systems, deploy={"max_weight": 0.3})
+    run(config, PacedGrid(config, population), tmp_path / "run", monkeypatch, method=Masses())
+    tensors, _ = read_tensors(tmp_path / "run" / "checkpoint" / "state.safetensors")
+    assert float(tensors["server.sum"]) == pytest.approx(1 / 8 + 1 / 4 + 0.3 + 1 / 4)  # 0.3 of the third, not 3 / 8

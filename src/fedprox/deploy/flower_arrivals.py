@@ -207,7 +207,7 @@ class FlowerArrivals:
 
     def _remote(self, assignment: Assignment) -> RemoteWork:
         device = assignment.device
-        mass = assignment.samples / len(self._parts.population.train)
+        mass = min(assignment.samples / len(self._parts.population.train), self._parts.max_weight)
         task = Task(device, assignment.budget, 1.0, mass)
         return RemoteWork(task, None, None, self._parts.solver_for(device))
 

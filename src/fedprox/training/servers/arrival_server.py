@@ -69,6 +69,7 @@ class ArrivalServer:
         centre, sent = method.centre(state.server, state.params), method.send(state.server, None)
         state.given[state.round] = GivenModel(centre, sent, method.subproblem_mu(current_mu(state.controller)))
         self._repeats = 0
+        self._listed: dict[int, bool] = {}  # the devices asked for this version -> whether a usable reply is there
         self._begin_asking()
         ended: Ended = []
         while not self._is_due(ended):
@@ -76,10 +77,11 @@ class ArrivalServer:
             if isinstance(event, Assignment):
                 self._under_way[event.order] = event
                 self._asked_here[event.order] = event.device
+                self._listed.setdefault(event.device, False)
                 self._asked = event.order + 1
             elif event is not None:
                 self._end(event, ended)
-            elif self._replies(ended):
+            elif self._replies(ended) and not (self._has_rounds and self._listed):
                 break
             elif self._asked_here:
                 self._repeat(ended)
@@ -117,6 +119,8 @@ class ArrivalServer:
             self._candidates.has_ended(assignment.device)
         else:
             self._overdue.add(order)
+        if assignment.version == self._state.round and self._replies([(assignment, arrival)]):
+            self._listed[assignment.device] = True
         if arrival.reply is not None or not was_overdue:  # that it is overdue has been recorded
             ended.append((assignment, arrival))
 
@@ -126,15 +130,16 @@ class ArrivalServer:
         if not self._has_rounds:
             return replies >= self._buffer
         waiting = [order for order in self._asked_here if order in self._under_way and order not in self._overdue]
-        if waiting or not self._asked_here:
+        if waiting or not self._listed:
             return False
-        if replies >= min(self._config.deploy.min_replies, len(self._asked_here)):
+        if replies >= min(self._config.deploy.min_replies, len(self._listed)):
             return True
-        self._repeat(ended)
+        if self._asked_here:
+            self._repeat(ended)
         return False
 
     def _repeat(self, ended: Ended) -> None:
-        """Ask the devices of the round again, unless that was done often enough."""
+        """Ask the devices of the round without a usable reply again, unless that was done often enough."""
         deploy, round = self._config.deploy, self._state.round + 1
         self._repeats += 1
         if self._repeats > deploy.repeats:
@@ -148,7 +153,7 @@ class ArrivalServer:
         self._begin_asking()
 
     def _begin_asking(self) -> None:
-        self._asked_here: dict[int, int] = {}  # order -> device, of those asked for the version under way
+        self._asked_here: dict[int, int] = {}  # order -> device, of those asked for the version since the last try
         self._candidates = self._list_candidates()
 
     def _replies(self, ended: Ended) -> int:
@@ -181,7 +186,7 @@ class ArrivalServer:
             plan.kept.tolist(),
             strict=True,
         )
-        chosen = [row[:-1] for row in rows if row[-1] and row[0] in self._here]
+        chosen = [row[:-1] for row in rows if row[-1] and row[0] in self._here and not self._listed.get(row[0], False)]
         return [Assignment(self._asked + place, round - 1, *row) for place, row in enumerate(chosen)]
 
     def _fill_places(self) -> list[Assignment]:
@@ -263,7 +268,7 @@ class ArrivalServer:
         """Return the outcome of the replies that are merged, as replies to the current model."""
         state = self._state
         given = state.given[state.round]
-        masses = plan.cohort.samples / len(self._parts.population.train)
+        masses = np.minimum(plan.cohort.samples / len(self._parts.population.train), plan.max_weight)
         tasks = TaskList(plan.kept, plan.cohort.devices, plan.work.budget, plan.weights, masses, {})
         broadcast = Broadcast(plan.round, given.params, given.sent, given.mu, self._merge_step.wants_drift)
         request = RoundRequest(tasks, broadcast, _no_shares, self._config.measure.gamma)
