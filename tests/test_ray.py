@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,9 +29,11 @@ from safetensors.numpy import load_file
 import fedprox
 from conftest import population_of
 from fedprox.config.parts import builtin_names
-from fedprox.core.errors import ConfigError, DataError, RunError
+from fedprox.core.errors import ConfigError, DataError, OwnCodeError, RunError
+from fedprox.engines.build import Blueprint
 from fedprox.engines.device_side import Task
 from fedprox.engines.ray import exit_message
+from fedprox.engines.ray.actor import DeviceActor
 from fedprox.engines.ray.actor_pool import Call, Pool
 from fedprox.engines.ray.chunks import chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
@@ -157,6 +160,15 @@ def test_a_state_is_made_again_over_any_number_of_rounds():
     assert states.secure({7: line[0]}) == {7: 5000}
 
 
+@pytest.mark.parametrize(("length", "is_copied"), [(31, False), (32, True), (100, True)])
+def test_without_checkpoints_a_state_of_many_origins_is_copied(length, is_copied):
+    ray, line = InProcessRay(), line_of_states(length)
+    line[0].reference = ray.put(length)
+    states = States(ray, lambda task, broadcast, before: pytest.fail("nothing is lost"))
+    assert states.take(line[0]) is line[0]
+    assert (line[0].copy, line[0].origin is None) == ((length, True) if is_copied else (None, False))
+
+
 @pytest.mark.parametrize("times", [3, 4])
 def test_a_state_lost_between_repair_and_copy_is_made_again(times):
     class Unlucky(States):
@@ -206,6 +218,22 @@ def test_an_error_of_the_work_itself_is_told_as_it_is(on_ray):
     broken = opaque(lambda params, x, y, subproblem, budget, key: 1 / 0, "broken")  # type: ignore[return-value]
     with pytest.raises(RunError, match=r"solver broken on device .* failed with ZeroDivisionError: division by zero"):
         on_ray(BASE, population=population_of(SIZES), solver=broken)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_a_failing_hook_is_named_where_the_work_is_done(error, monkeypatch):
+    @dataclass(frozen=True)
+    class Broken(fedprox.methods.Method):
+        name: str = "broken"
+
+        def linear(self, sent, state, gradient):
+            raise error("no")
+
+    monkeypatch.setenv("NPROC", "1")  # as an actor does
+    population = population_of(SIZES)
+    params = {"weight": np.zeros((3, 5), np.float32), "bias": np.zeros(3, np.float32)}
+    with pytest.raises(OwnCodeError, match=rf"Broken.linear failed with {error.__name__}: no \(test_ray.py, line"):
+        DeviceActor().build(Blueprint(BASE, method=Broken()), population, params)
 
 
 def test_another_version_on_a_node_is_refused(on_ray, monkeypatch):
@@ -402,8 +430,6 @@ def test_ray_is_not_started_in_the_current_folder(tmp_path, monkeypatch, address
 
 
 def test_an_actor_searches_last_where_the_run_does(monkeypatch, tmp_path):
-    from fedprox.engines.ray.actor import DeviceActor
-
     monkeypatch.setattr(sys, "path", list(dict.fromkeys(sys.path)))
     DeviceActor([*sys.path, str(tmp_path)])
     assert sys.path[-1] == str(tmp_path)

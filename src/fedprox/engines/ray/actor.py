@@ -2,7 +2,7 @@
 
 It solves for a chunk of a round at a time, as the local engine does with one worker, and sends back the sum over the
 chunk, which is a complete subtree of the merge tree. Nothing here calls Ray: an actor is an ordinary object, on one
-core.
+core. An error that comes out of a user's file becomes a sentence here: its traceback does not leave the process.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fedprox import __version__
 from fedprox.config.part_search import add_folders
 from fedprox.core.compilation import prepare
 from fedprox.core.errors import DataError
+from fedprox.core.own_code import own_hooks
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree
 from fedprox.engines.build import Blueprint
@@ -55,6 +56,7 @@ class DeviceActor:
         prepare()
         self._engine: LocalEngine | None = None
 
+    @own_hooks()
     def build(self, blueprint: Blueprint, population: Population | str, params: Tree) -> dict[str, str]:
         """Open or take the population, compile, and return the versions of what computes here."""
         engine = LocalEngine(blueprint.build(_population(population)), Workers(1))
@@ -62,6 +64,7 @@ class DeviceActor:
         self._engine = engine
         return versions()
 
+    @own_hooks()
     def solve(
         self,
         broadcast: Broadcast,
@@ -101,6 +104,7 @@ class DeviceActor:
         ]
         return (chunk, *after)
 
+    @own_hooks()
     def gradient(self, params: Tree, tasks: Sequence[Task | None]) -> Tree:
         """Return the sum over the chunk's subtree of weight * grad F_k(params)."""
         return self._worker().mean_gradient(tasks, params)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedprox.core.errors import FedProxError, RunError
+from fedprox.core.errors import FedProxError, OwnCodeError, RunError
 from fedprox.engines.ray.cluster import Cluster
 
 __all__ = ["Call", "Done", "Pool", "reason"]
@@ -204,7 +204,7 @@ class Pool:
             return None, reason(error)
         except errors.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
-            if isinstance(cause, FedProxError):
+            if isinstance(cause, FedProxError) and not isinstance(cause, OwnCodeError):
                 raise cause from None
             if isinstance(cause, errors.ObjectLostError):
                 return None, reason(cause)

@@ -4,7 +4,8 @@ A control variate or a dual is as large as the model, so it does not travel to t
 stays in the object store of the node whose actor made it; the driver holds a reference. It outlives that actor, but not
 that node. So the driver also keeps its origin: the previous state, the task and the broadcast, back to the last
 checkpoint, when it took a copy. A lost state is computed again from its origin, with the same draws and hence the same
-bits. A checkpoint makes earlier origins unnecessary.
+bits. A checkpoint makes earlier origins unnecessary. Where there is none for long, the driver takes a copy by itself:
+otherwise the states and models that origins hold would grow with the rounds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fedprox.engines.ray.actor_pool import reason
 __all__ = ["Origin", "RemoteState", "States"]
 
 _TRIES = 4  # how often a state may be lost again between its repair and its copy
+_MOST_ORIGINS = 32  # of a state, one before another
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class States:
 
     def take(self, state: Any) -> RemoteState | None:
         """Return a state as a remote one; a tree, as a checkpoint holds it, goes to the object store."""
+        if isinstance(state, RemoteState) and _has_many_origins(state):
+            self._copy(state)
         if state is None or isinstance(state, RemoteState):
             return state
         return RemoteState(self._ray.put(state), None, copy=state)
@@ -103,3 +107,10 @@ class States:
         except self._ray.exceptions.ObjectLostError:
             return True
         return False
+
+
+def _has_many_origins(state: RemoteState) -> bool:
+    count, origin = 0, state.origin
+    while origin is not None and count < _MOST_ORIGINS:
+        count, origin = count + 1, origin.before.origin if origin.before is not None else None
+    return count == _MOST_ORIGINS
