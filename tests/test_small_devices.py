@@ -125,6 +125,20 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("name", ["fedprox", "scaffold"])
+def test_lanes_bound_how_many_devices_one_call_solves(population, groups, name):
+    def found(lanes):
+        groups.clear()
+        settings = {**SETTINGS[name], "devices": {"per_round": 40}, "engine": {"workers": 1, "lanes": lanes}}
+        return train(population, settings), list(groups)
+
+    (free, all_groups), (bounded, small_groups), (alone, none) = found(0), found(23), found(1)
+    assert max(all_groups) > 16 >= max(small_groups)  # a group is a subtree, so 23 lanes are 16
+    assert none == []
+    same(free, bounded)
+    same(free, alone)
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_groups_give_the_bits_of_devices_one_by_one(population, groups, monkeypatch, name):
     together, two = (train(population, {**SETTINGS[name], "engine": {"workers": count}}) for count in (1, 2))
@@ -203,8 +217,9 @@ def test_methods_that_are_not_elementwise_are_asked_device_by_device(population,
     ],
 )
 def test_what_does_not_fit_a_group_is_solved_alone(population, settings):
-    assert SmallDevices(Blueprint({}).build(population)).usable
-    assert not SmallDevices(Blueprint(settings).build(population)).usable
+    many = {"devices": {"per_round": 30}}
+    assert SmallDevices(Blueprint(many).build(population)).usable
+    assert not SmallDevices(Blueprint(many | settings).build(population)).usable
 
 
 def test_every_device_may_have_its_own_solver(population, groups):
@@ -213,7 +228,7 @@ def test_every_device_may_have_its_own_solver(population, groups):
 
 
 def test_an_actor_solves_its_chunk_in_groups(population, groups):
-    blueprint = Blueprint(Config.of({"solver": {"batch_size": 4}}).to_dict())
+    blueprint = Blueprint(Config.of({"solver": {"batch_size": 4}, "devices": {"per_round": 16}}).to_dict())
     params = {"bias": np.zeros(3, np.float32), "weight": np.zeros((3, 6), np.float32)}
     tasks = [Task(device, 5, 1 / 8, 0.1) if device != 2 else None for device in range(8)]
     actor = DeviceActor()

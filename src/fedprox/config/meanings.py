@@ -76,6 +76,7 @@ MEANINGS: Mapping[str, str] = {
     "engine.name": "where devices are simulated: this machine or a Ray cluster",
     "engine.workers": "how many cores to use; 0: all",
     "engine.address": "the address of a Ray cluster; empty: start one here",
+    "engine.lanes": "the most small devices that one call of a program solves; 0: the engine chooses; below 16: one",
     "data.x_columns": "the columns of features; empty: all columns without another role",
     "data.y_column": "the column of labels or real targets",
     "data.device_column": "the column with the device of each row; empty: none, and data.partition divides the rows",

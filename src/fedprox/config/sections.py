@@ -171,11 +171,15 @@ class CheckpointConfig(Section):
 
 
 class EngineConfig(PartSection):
-    """`[engine]`: where local problems are solved, on how many cores (0: all); `address` is that of a Ray cluster."""
+    """`[engine]`: where local problems are solved, on how many cores (0: all); `address` is that of a Ray cluster.
+
+    `lanes` bounds how many small devices of a round one call of a compiled program solves (0: the engine chooses).
+    """
 
     name: Text = "local"
     workers: CountOrZero = 0
     address: Text = ""
+    lanes: CountOrZero = 0
 
     @property
     def local_workers(self) -> int:

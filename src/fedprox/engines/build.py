@@ -11,7 +11,7 @@ from fedprox import data, methods
 from fedprox.config import Config
 from fedprox.config.part_search import add_folders
 from fedprox.engines.device_side import DeviceSide
-from fedprox.engines.groups import FEWEST
+from fedprox.engines.small_devices import FEWEST
 from fedprox.methods import Method
 from fedprox.methods.parameter_roles import assign_roles
 from fedprox.methods.solver_choice import SolverChoice, choose_solver
@@ -55,7 +55,7 @@ def device_side(
         mechanism=build_mechanism(config),
         schedule=build_changing(config.solver, config.rounds, schedule),
         gammas=config.measure.gamma,
-        in_groups=_may_form_groups(config),
+        lanes=config.engine.lanes if _may_form_groups(config) else 1,
     )
 
 

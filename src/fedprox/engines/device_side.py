@@ -101,7 +101,7 @@ class DeviceSide:
     mechanism: Mechanism | None = None  # of privacy
     schedule: Callable[[int], float] | None = None  # the learning rate of each round, where it changes
     gammas: bool = False  # whether rounds ask how exact the solutions are
-    in_groups: bool = True  # whether rounds may ask enough devices to solve small ones in groups
+    lanes: int = 0  # the most small devices in one call of a program; 0: as many as are fast
 
     def rate(self, round: int) -> float:
         """Return the learning rate of a round."""

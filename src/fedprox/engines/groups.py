@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from fedprox.core.lines import Subtree, scale_lines, subtree_sums, sum_lines
 from fedprox.core.trees import Tree
 from fedprox.engines.device_side import Task
-from fedprox.engines.small_devices import GroupReply
+from fedprox.engines.small_devices import FEWEST, GroupReply
 from fedprox.engines.task_list import TaskList
 
-__all__ = ["FEWEST", "Group", "balanced_level", "find_groups", "group_level"]
+__all__ = ["Group", "balanced_level", "find_groups", "group_level"]
 
-FEWEST = 16  # the smallest group that pays: fewer devices are faster one by one
 _UNEVEN = 1.05  # how much more than its share one worker may be given to save calls
 
 

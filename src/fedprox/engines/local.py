@@ -61,7 +61,7 @@ class LocalEngine(Engine):
     def compile(self, params: Tree) -> None:
         """Compile what a round needs."""
         self._device.warm_up(params)
-        if self._small.usable and self._device.in_groups:
+        if self._small.usable:
             group, broadcast = Group.of_one(), self._small.first_broadcast(params)
             if self._small.adds_up(broadcast):
                 self._small.add_up(group.tasks, self._small.rows(group.tasks), broadcast).call(0, 1)()

@@ -41,8 +41,9 @@ from fedprox.solvers.device_groups import (
 )
 from fedprox.solvers.subproblem import Subproblem
 
-__all__ = ["GroupReply", "GroupSums", "Rows", "SmallDevices"]
+__all__ = ["FEWEST", "GroupReply", "GroupSums", "Rows", "SmallDevices"]
 
+FEWEST = 16  # the smallest group that pays: fewer devices are faster one by one
 _MOST_STEPS = 256  # of a device: after that its steps take longer than a call
 _MOST_SAMPLES = 512  # of a device: to rank more would take long
 _MOST_LINES, _NUMBERS = 256, 1 << 20  # devices and parameters that come out of one call
@@ -106,7 +107,7 @@ class SmallDevices:
         self._batch_size = _batch_size(device)
         self.turn = Lock()
         self.usable = _is_usable(device)
-        self.lines = _most_lines(device.model) if self.usable else 0
+        self.lines = _most_lines(device.model, device.lanes) if self.usable else 0
         self._key = jax.device_put(order_key(device.seed))  # once: `to_backend` would compile a program for it
 
     @property
@@ -148,7 +149,7 @@ class SmallDevices:
 
     def most_added(self, tasks: TaskList) -> int:
         """Return up to how many devices one call may add up, a power of two."""
-        most, longest = _MOST_ADDED, int(tasks.budgets.max(initial=0)) * self._batch_size
+        most, longest = _at_most(_MOST_ADDED, self._device.lanes), int(tasks.budgets.max(initial=0)) * self._batch_size
         while most > self.lines and most * longest > _AT_ONCE:
             most //= 2
         return most
@@ -305,15 +306,20 @@ class SmallDevices:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[back], *replies)
 
 
-def _most_lines(model: Model) -> int:
+def _most_lines(model: Model, lanes: int) -> int:
     shapes = parameter_shapes(model)
     size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-    return max(16, min(_MOST_LINES, 1 << (_NUMBERS // max(size, 1)).bit_length() - 1))
+    return _at_most(max(FEWEST, min(_MOST_LINES, 1 << (_NUMBERS // max(size, 1)).bit_length() - 1)), lanes)
+
+
+def _at_most(count: int, lanes: int) -> int:
+    """Return a power of two, or the largest one within the given number of lanes, of which 0 is no bound."""
+    return min(count, 1 << lanes.bit_length() - 1) if lanes else count
 
 
 def _is_usable(device: DeviceSide) -> bool:
     """Return whether all that a device does fits the form of a group."""
-    if not isinstance(device.solver_for, SharedSolver) or device.mechanism is not None:
+    if not isinstance(device.solver_for, SharedSolver) or device.mechanism is not None or 0 < device.lanes < FEWEST:
         return False
     if device.gamma > 0 or device.method.needs_gradients:
         return False
