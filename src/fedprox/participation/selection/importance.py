@@ -37,7 +37,6 @@ class Importance:
 
     weighs_draws: ClassVar[bool] = True
     with_replacement: ClassVar[bool] = True
-    needs_losses: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
 
     def __call__(self, view: SamplingView) -> Cohort:

@@ -35,7 +35,6 @@ class ByLoss:
     explore: Share = 0.1
 
     with_replacement: ClassVar[bool] = False
-    needs_losses: ClassVar[bool] = True
 
     def __call__(self, view: SamplingView) -> Cohort:
         """Draw the devices of a round."""

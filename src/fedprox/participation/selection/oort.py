@@ -44,7 +44,6 @@ class Oort:
     preferred: Share = 0.8
 
     with_replacement: ClassVar[bool] = False
-    needs_losses: ClassVar[bool] = True
 
     def __call__(self, view: SamplingView) -> Cohort:
         """Draw the devices of a round."""

@@ -35,7 +35,6 @@ class PowerOfChoice:
 
     weighs_draws: ClassVar[bool] = True
     with_replacement: ClassVar[bool] = False
-    needs_losses: ClassVar[bool] = True
 
     def __call__(self, view: SamplingView) -> Cohort:
         """Draw the devices of a round."""

@@ -42,7 +42,6 @@ class Tiers:
     adaptive: Flag = True
 
     with_replacement: ClassVar[bool] = False
-    needs_losses: ClassVar[bool] = True
     needs_clock: ClassVar[bool] = True
 
     def __call__(self, view: SamplingView) -> Cohort:
