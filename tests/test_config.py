@@ -51,6 +51,15 @@ def test_defaults_are_the_contract():
         ),
         ({"measure": {"every": 5}, "stop": {"converged": True}}, r"`measure.every` must be 1 with `stop.converged`"),
         ({"data": {"name": "leaf"}}, r"`data.path` must be given"),
+        (
+            {"data": {"name": "csv", "path": "a", "devices": 9}},
+            "`data.devices` must be left out .* own, unless .*; got 9",
+        ),
+        (
+            {"data": {"name": "mnist", "alpha": 0.1}},
+            "`data.alpha` must be left out with data.name = 'mnist', .*; got 0.1",
+        ),
+        ({"data": {"path": "a.csv"}}, "`data.path` must be left out .*; to read the file set data.name = 'csv'"),
         ({"solver": {"options": {"eps": float("nan")}}}, r"`solver.options.eps` must be a finite number; got nan"),
         ({"solver": {"options": {"a": {"b": [0.0, float("inf")]}}}}, r"`solver.options.a.b\[1\]` must be .*; got inf"),
     ],
@@ -64,7 +73,7 @@ def test_a_bad_value_gets_one_sentence_with_field_rule_and_value(settings, sente
 
 @pytest.mark.parametrize("method", [{"name": "fedavg"}, {"mu": 0.001}, {"mu": "adaptive", "mu_initial": 1.0}])
 def test_a_config_survives_toml(tmp_path, method):
-    config = Config.from_dict({"seed": 3, "method": method, "data": {"path": 'a "quoted" \\ path'}})
+    config = Config.from_dict({"seed": 3, "method": method, "data": {"name": "npz", "path": 'a "quoted" \\ path'}})
     assert Config.from_dict(tomllib.loads(config.to_toml())) == config
     file = tmp_path / "c.toml"
     file.write_text(config.to_toml())
@@ -162,3 +171,24 @@ def test_a_resolved_config_states_the_keys_of_its_parts(section, name, stated):
 def test_what_the_clock_is_made_of_is_no_setting(key):
     with pytest.raises(ConfigError, match=f"unknown key `systems.{key}`"):
         Config.from_dict({"systems": {"model": "clock", key: 5}})
+
+
+def test_a_tilde_in_a_path_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("USERPROFILE", "/home/me")
+    config = Config.from_dict(
+        {
+            "data": {"name": "npz", "path": "~/a.npz"},
+            "model": {"init": "~/run"},
+            "systems": {"model": "clock", "trace": "~/trace.toml"},
+        }
+    )
+    assert (config.data.path, config.model.init) == ("/home/me/a.npz", "/home/me/run")
+    assert config.systems.trace == "/home/me/trace.toml"
+
+
+def test_settings_that_another_data_set_does_not_have_are_dropped() -> None:
+    settings = with_overrides({"data": {"name": "synthetic", "alpha": 0.0, "devices": 9}}, ["data.name=mnist"])
+    assert Config.from_dict(settings).data.devices == 30
+    divided = {"data": {"name": "cifar10", "partition": "iid", "devices": 9}}
+    assert Config.from_dict(with_overrides(divided, ["data.name=mnist"])).data.devices == 9

@@ -420,3 +420,10 @@ def check_rows(population):
 def test_a_polars_frame_is_a_population():
     polars = pytest.importorskip("polars")
     check_rows(Population.from_frame(polars.DataFrame(ROWS), x=["a", "b"], y="kind", device="who"))
+
+
+@pytest.mark.parametrize(("y", "only"), [(["a"] * 8, "'a'"), ([0] * 8, "0")])
+def test_labels_of_a_single_class_are_refused_by_the_models_of_the_library(y, only):
+    population = Population.from_arrays(np.arange(16.0).reshape(8, 2), y, [0, 1] * 4)
+    with pytest.raises(DataError, match=f"'softmax_regression' must have at least two classes .* are {only}"):
+        fedprox.train({"rounds": 1, "devices": {"per_round": 2}}, population=population)

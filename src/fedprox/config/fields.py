@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -15,6 +16,7 @@ __all__ = [
     "NotNegative",
     "NumberOrAuto",
     "PartSection",
+    "PathText",
     "Positive",
     "Section",
     "Seed",
@@ -43,6 +45,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, description="a n
 BelowOne = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False, description="a number in [0, 1)")]
 Flag = Annotated[bool, Field(description="true or false")]
 Text = Annotated[str, Field(description="text")]
+PathText = Annotated[str, Field(description="text"), AfterValidator(os.path.expanduser)]  # no shell expands a ~ here
 
 
 def broken_rule(error: ErrorDetails, rule: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedprox.config.config import Config
-from fedprox.config.resolution import PLACES, Place, keys_of_section, takes_mu
+from fedprox.config.resolution import PLACES, Place, keys_of_section, takes_data_key, takes_mu
 from fedprox.config.sections import MethodConfig
 from fedprox.core.errors import ConfigError
 
@@ -68,6 +68,9 @@ def _keep_what_fits(settings: dict[str, Any], place: Place, name: Any) -> None:
     try:
         known = {*_fields(place.section), *keys_of_section(place.section, {**settings, place.key: name})}
         unused = set(_MU_KEYS) if place.group == "methods" and not takes_mu(name) else set()
+        if place.group == "data":
+            kept = settings.get("partition", "")
+            unused = {key for key in ("alpha", "beta", "devices", "path") if not takes_data_key(key, name, kept)}
     except ConfigError:
         return  # the name is wrong, which is reported when the config is read
     for key in [key for key in settings if key != place.key and (key not in known or key in unused)]:

@@ -24,7 +24,7 @@ from fedprox.config.part_keys import REQUIRED, Key, part_keys
 from fedprox.config.parts import builtin_names, capability, find_part, is_builtin
 from fedprox.core.errors import ConfigError
 
-__all__ = ["PLACES", "Place", "keys_of_section", "names_modules", "resolve_parts", "takes_mu"]
+__all__ = ["PLACES", "Place", "keys_of_section", "names_modules", "resolve_parts", "takes_data_key", "takes_mu"]
 
 
 class Place(NamedTuple):
@@ -96,6 +96,15 @@ def keys_of_section(section: str, settings: Mapping[str, Any]) -> dict[str, Key]
 def takes_mu(method: str) -> bool:
     """Return whether a method has a proximal term, so that `method.mu` means something; a function may have one."""
     return bool(capability(find_part("methods", method, "method.name"), "proximal", True))
+
+
+def takes_data_key(key: str, name: str, partition: str) -> bool:
+    """Return whether a data set, or the partition of its samples, has a key of `[data]`.
+
+    >>> takes_data_key("devices", "csv", ""), takes_data_key("devices", "csv", "iid")
+    (False, True)
+    """
+    return (key == "devices" and bool(partition)) or key in part_keys("data", find_part("data", name, "data.name"))
 
 
 def names_modules(settings: Mapping[str, Any]) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from fedprox.config.builtin_parts import FILE_KINDS
 from fedprox.config.part_keys import REQUIRED, Key, part_keys
 from fedprox.config.parts import capability, find_part
 from fedprox.config.privacy import check_privacy
+from fedprox.config.resolution import takes_data_key
 from fedprox.config.selection import check_selection
 from fedprox.core.errors import ConfigError
 
@@ -52,7 +55,7 @@ def check_together(config: Config) -> None:
     path = _keys("data", config.data.name, "data.name").get("path") if not config.data.path else None
     if path is not None and path.default is REQUIRED:
         raise ConfigError(f"`data.path` must be given with data.name = {config.data.name!r}; got ''")
-    _check_partition(config)
+    _check_data(config)
     if config.compat.split != "paper" and config.data.name not in ("synthetic", "synthetic_iid"):
         raise ConfigError(
             f"`compat.split` must be 'paper' with data.name = {config.data.name!r}, since it applies to synthetic "
@@ -104,16 +107,31 @@ def _keys(group: str, name: str, field: str) -> Mapping[str, Key]:
     return part_keys(group, find_part(group, name, field))
 
 
-def _check_partition(config: Config) -> None:
-    if config.data.name in ("cifar10", "fashion_mnist") and not config.data.partition:
+def _check_data(config: Config) -> None:
+    """Refuse settings of `[data]` that its data set or partition does not have, and would ignore."""
+    data = config.data
+    if data.name in ("cifar10", "fashion_mnist") and not data.partition:
         raise ConfigError(
             f"`data.partition` must be one of iid, dirichlet, classes, power_law with data.name = "
-            f"{config.data.name!r}, which has no devices of its own; got ''"
+            f"{data.name!r}, which has no devices of its own; got ''"
         )
     for key, partition in (("concentration", "dirichlet"), ("classes_per_device", "classes")):
-        value = getattr(config.data, key)
-        if value != type(config.data).model_fields[key].default and config.data.partition != partition:
+        value = getattr(data, key)
+        if value != _default(type(data), key) and data.partition != partition:
             raise ConfigError(f"`data.{key}` must be left out unless data.partition = {partition!r}; got {value!r}")
+    for key in ("alpha", "beta", "devices", "path"):
+        value = getattr(data, key)
+        if value != _default(type(data), key) and not takes_data_key(key, data.name, data.partition):
+            raise ConfigError(f"`data.{key}` must be left out with data.name = {data.name!r}, {_why(key, value)}")
+
+
+def _why(key: str, value: Any) -> str:
+    if key == "devices":
+        return f"which has devices of its own, unless data.partition is given; got {value!r}"
+    hint = FILE_KINDS.get(PurePath(str(value).removesuffix(".gz")).suffix) if key == "path" else None
+    return f"which has no such setting; got {value!r}" + (
+        f"; to read the file set data.name = {hint!r}" if hint else ""
+    )
 
 
 def _check_finite(name: str, value: Any) -> None:

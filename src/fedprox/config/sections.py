@@ -14,6 +14,7 @@ from fedprox.config.fields import (
     NotNegative,
     NumberOrAuto,
     PartSection,
+    PathText,
     Positive,
     Section,
     Seed,
@@ -45,7 +46,7 @@ class DataConfig(PartSection):
     alpha: NotNegative = 1.0
     beta: NotNegative = 1.0
     devices: Count = 30
-    path: Text = ""
+    path: PathText = ""
     partition: Annotated[
         Literal["", "iid", "dirichlet", "classes", "power_law"],
         Field(description="one of iid, dirichlet, classes, power_law, or '' for the data set's own devices"),
@@ -60,7 +61,7 @@ class ModelConfig(PartSection):
     """`[model]`: which model; an empty name takes the one that the paper uses for the data."""
 
     name: Text = ""
-    init: Text = ""
+    init: PathText = ""
 
 
 class MethodConfig(PartSection):
@@ -113,8 +114,8 @@ class SystemsConfig(PartSection):
     """
 
     model: Text = "stragglers"
-    profile: Text = ""  # "phones" where there is no trace either
-    trace: Text = ""
+    profile: PathText = ""  # "phones" where there is no trace either
+    trace: PathText = ""
     deadline: Annotated[
         Annotated[float, Field(gt=0, ge=1e-30, le=1e30, allow_inf_nan=False)]
         | Annotated[str, Field(pattern=r"^q(0?\.\d*[1-9]\d*|1(\.0*)?)$")],

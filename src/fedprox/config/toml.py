@@ -23,11 +23,11 @@ _LARGEST = 1 << 24  # bytes of a config; the time to parse one grows faster than
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Read a TOML file; raises a one-sentence error if it cannot be read."""
     name = f"config file {path}"
-    if (Path(path) / "config.toml").is_file():
-        raise ConfigError(
-            f"CONFIG must be a file; {path} is a run folder, whose settings are in {Path(path) / 'config.toml'}"
-        )
     with reading(path, "valid TOML", name=name, error=ConfigError):
+        if (Path(path) / "config.toml").is_file():
+            raise ConfigError(
+                f"CONFIG must be a file; {path} is a run folder, whose settings are in {Path(path) / 'config.toml'}"
+            )
         with Path(path).open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:

@@ -8,7 +8,7 @@ from fedprox import models
 from fedprox.config import Config, DataConfig
 from fedprox.config.builtin_parts import FILE_KINDS
 from fedprox.config.parts import build_part, check_kind, is_builtin
-from fedprox.core.errors import ConfigError
+from fedprox.core.errors import ConfigError, DataError
 from fedprox.data.arrow import read_arrow
 from fedprox.data.csv import read_csv
 from fedprox.data.dataset import read_dataset
@@ -85,6 +85,11 @@ def model_for(config: Config, population: Population) -> Model:
         raise ConfigError(
             f"`model.name` must be 'linear_regression' for data whose y are real numbers, not labels; got {name!r}: "
             f"for labels give y as integers or text"
+        )
+    if population.classes == 1 and name != "linear_regression" and is_builtin("models", name):
+        raise DataError(
+            f"`model.name` = {name!r} must have at least two classes to tell apart; all labels of the data are "
+            f"{(population.labels or (0,))[0]!r}"
         )
     return models.build_for(config.model.model_copy(update={"name": name}), population, config.seed, config)
 

@@ -148,10 +148,9 @@ def check_sampling(scheme: str, per_round: int, devices: int) -> None:
     """Refuse a K that the population cannot serve."""
     sampler = find_part("samplers", scheme, "devices.sampling")
     if not getattr(sampler, "with_replacement", True) and not 1 <= per_round <= devices:
-        raise ConfigError(
-            f"`devices.per_round` must be an integer from 1 to {devices}, the number of devices, "
-            f"with {scheme} sampling; got {per_round}"
-        )
+        numbers = f"an integer from 1 to {devices}, the number of devices," if devices > 1 else "1 for a single device"
+        hint = "" if devices > 1 else ": name the device of each sample, or divide the samples with data.partition"
+        raise ConfigError(f"`devices.per_round` must be {numbers} with {scheme} sampling; got {per_round}{hint}")
 
 
 def draw_cohort(
