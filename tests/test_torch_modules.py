@@ -9,6 +9,7 @@ import pytest
 
 import fedprox
 from fedprox.core.errors import ConfigError
+from fedprox.participation.budget import minibatches, split_batches
 
 torch = pytest.importorskip("torch")
 
@@ -195,6 +196,19 @@ def always_random() -> Any:
     return Random()
 
 
+def without_gradient() -> Any:
+    class WithoutGradient(Layer):
+        @torch.no_grad()
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)
+
+    return WithoutGradient()
+
+
+def squares(outputs: Any, y: Any) -> Any:
+    return (outputs[:, 0] - y).square()
+
+
 @pytest.mark.parametrize(
     ("module", "options", "sentence"),
     [
@@ -203,6 +217,12 @@ def always_random() -> Any:
         (nn.Linear(FEATURES, CLASSES).half(), {}, "parameters of type float32; 'weight' is torch.float16"),
         (locked(), {}, "module Linear must be one that `copy.deepcopy` can copy: cannot pickle"),
         (always_random(), {}, "must give the same outputs each time in evaluation mode; they differ"),
+        (without_gradient(), {}, "the loss of module WithoutGradient must have a gradient; it has none"),
+        (None, {"transform": nn.Identity}, "`transform` must be a function of a batch, .* got <class .*Identity"),
+        (None, {"transform": 3}, "`transform` must be a function of a batch, or of a batch and a generator; got 3"),
+        (None, {"transform": lambda x: None}, "`transform` must return a tensor of as many examples .* got NoneType"),
+        (None, {"transform": lambda x: x[1:]}, r"of as many examples as it was given, 4 here; got shape \(3, 6\)"),
+        (nn.Linear(FEATURES, 1), {"loss": squares}, r"`predict` must be given for outputs \(2, 1\), whose largest is"),
         (None, {"loss": nn.CrossEntropyLoss}, "`loss` must be a function or an instance.* got <class .*CrossEntropy"),
         (None, {"loss": lambda outputs, y: 1.0}, "`loss` must return a tensor, one number per example; got float"),
         (None, {"predict": lambda outputs: outputs}, r"shape \(2,\); it returned outputs \(2, 3\)"),
@@ -216,3 +236,52 @@ def always_random() -> Any:
 def test_what_cannot_be_trained_gets_one_sentence(module: Any, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         run(nn.Linear(FEATURES, CLASSES) if module is None else module, **options)
+
+
+def test_a_scripted_module_gets_one_sentence() -> None:
+    with pytest.warns(DeprecationWarning, match="torch.jit"):
+        scripted = torch.jit.script(nn.Linear(FEATURES, CLASSES))
+    with pytest.raises(ConfigError, match="`module` must be a module of Python; got a TorchScript one"):
+        from_torch(scripted)
+
+
+def test_model_and_solver_of_different_modules_get_one_sentence() -> None:
+    model, _ = from_torch(nn.Linear(FEATURES, CLASSES))
+    _, solver = from_torch(nn.Sequential(nn.Linear(FEATURES, CLASSES)))
+    config = {"rounds": 1, "devices": {"per_round": 2}}
+    with pytest.raises(ConfigError, match=r"give the model and the solver of one call .*; '0\.weight' cannot be set"):
+        fedprox.train(config, population=population(), model=model, solver=solver)
+    with pytest.raises(ConfigError, match="got a tuple with one, so take it apart"):
+        fedprox.train(config, population=population(), model=from_torch(nn.Linear(FEATURES, CLASSES)))
+
+
+def test_a_module_may_change_its_input() -> None:
+    class Shifting(Layer):
+        def forward(self, x: Any) -> Any:
+            x += 1
+            return self.layer(x)
+
+    data = population()
+    before = data.train.x.copy()
+    run(Shifting(), data=data)
+    np.testing.assert_array_equal(data.train.x, before)
+
+
+def test_a_lone_image_is_normalised_as_by_pytorch() -> None:
+    """It has a variance over its pixels; a lone row of numbers has none, and PyTorch refuses it."""
+    torch.manual_seed(0)
+    images = np.random.default_rng(2).normal(size=(24, 1, 4, 4)).astype(np.float32)
+    module = nn.Sequential(nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(18, CLASSES))
+    data = population(images)
+    config = {"rounds": 1, "solver": {"batch_size": 1, "epochs": 1, "learning_rate": 0.05}, "devices": {"per_round": 1}}
+    result = run(module, data=data, config=config)
+    (device,), (budget,) = result.devices[0]["device"], result.devices[0]["budget"]
+    x, y = data.train.of(device)
+    module.train()
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
+    for rows in split_batches(next(minibatches(len(y), 1, budget, seed=0, round=1, device=device, piece=99)), len(y)):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(torch.tensor(x[rows])), torch.tensor(y[rows]).long()).backward()
+        optimiser.step()
+    for name, value in result.params.items():
+        np.testing.assert_allclose(value, module.state_dict()[name].detach().numpy(), rtol=1e-5, atol=1e-6)

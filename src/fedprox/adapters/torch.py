@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedprox.adapters.torch_module import Loss, ModuleAt, ModuleCopies, Predict
+from fedprox.adapters.torch_module import Loss, ModuleAt, ModuleCopies, Predict, largest
 from fedprox.adapters.torch_solver import Optimiser, TorchSolver, Transform, build_solver
 from fedprox.core.extras import needs_extra
 from fedprox.core.trees import Tree
@@ -40,7 +40,7 @@ def from_torch(
     loss: Loss | None = None,
     optimiser: Optimiser = torch.optim.SGD,
     *,
-    predict: Predict | None = lambda outputs: outputs.argmax(1),
+    predict: Predict | None = largest,
     transform: Transform | None = None,
     device: str = "cpu",
 ) -> tuple[Model, TorchSolver]:
@@ -50,7 +50,7 @@ def from_torch(
       module: called on a batch of inputs. Images of bytes (uint8) come as numbers from 0 to 1.
       loss: `loss(outputs, y)`, one number per example; cross-entropy where none is given.
       optimiser: called as `optimiser(parameters, lr=learning_rate)` at the start of every local solve.
-      predict: `predict(outputs)`, one label per example; None for a regression.
+      predict: `predict(outputs)`, one label per example, by default the largest output; None for a regression.
       transform: applied to every training batch, for augmentation: `transform(x, generator)`, with a generator seeded
         for (seed, round, device); or `transform(x)`, which draws from PyTorch's own generator, seeded alike, while no
         other device trains.

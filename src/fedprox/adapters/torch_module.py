@@ -25,7 +25,7 @@ with needs_extra("torch", "`fedprox.adapters.torch`"):
     import torch
     from torch import nn
 
-__all__ = ["Loss", "ModuleAt", "ModuleCopies", "Predict"]
+__all__ = ["Loss", "ModuleAt", "ModuleCopies", "Predict", "largest"]
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Predict = Callable[[torch.Tensor], torch.Tensor]
@@ -82,8 +82,7 @@ class ModuleCopies:
         torch.set_num_threads(1)
         try:
             with torch.no_grad():
-                for name, tensor in self.state(module).items():
-                    tensor.copy_(torch.from_numpy(np.array(params[name])))
+                self._write(params, module)
                 self._memory.restore(module)
                 for name, parameter in module.named_parameters():
                     parameter.requires_grad_(self._trained[name] and not matches_any(name, frozen))
@@ -93,12 +92,22 @@ class ModuleCopies:
             torch.set_num_threads(threads)
             self._free.append(module)
 
+    def _write(self, params: Tree, module: nn.Module) -> None:
+        try:
+            for name, tensor in self.state(module).items():
+                tensor.copy_(torch.from_numpy(np.array(params[name])))
+        except (KeyError, IndexError, TypeError, RuntimeError) as error:
+            raise ConfigError(
+                f"module {type(module).__name__} must get its own parameters, so give the model and the solver of one "
+                f"call of `from_torch`; {name!r} cannot be set: {_line(error)}"
+            ) from error
+
     def check_repeatable(self, at: ModuleAt, x: NDArray[Any], y: NDArray[Any]) -> None:
         """Refuse a module whose losses differ from call to call in evaluation mode; it is checked once."""
         if self._is_repeatable:
             return
-        few, labels = at.tensor(x[:_FEW]), at.tensor(y[:_FEW])
-        first, second = (at.each_loss(at.outputs(few), labels) for _ in range(2))
+        few, labels = x[:_FEW], at.tensor(y[:_FEW])
+        first, second = (at.each_loss(at.outputs(at.tensor(few)), labels) for _ in range(2))  # it may change its input
         if not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
             raise ConfigError(
                 f"module {type(self.module).__name__} must give the same outputs each time in evaluation mode; they "
@@ -200,6 +209,11 @@ class ModuleAt:
         predict = self.copies.predict
         if predict is None:
             raise ValueError("the model predicts no labels")
+        if predict is largest and isinstance(outputs, torch.Tensor) and outputs.shape[1:] == (1,):
+            raise ConfigError(
+                f"`predict` must be given for {_kind(outputs)}, whose largest is always the first: a function of the "
+                "outputs, or None for a regression"
+            )
         try:
             found = predict(outputs)
         except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
@@ -218,6 +232,11 @@ class ModuleAt:
         return found
 
 
+def largest(outputs: torch.Tensor) -> torch.Tensor:
+    """Return the number of the largest output of each example: the prediction of a classifier."""
+    return outputs.argmax(1)
+
+
 def _batches(x: NDArray[Any]) -> Iterator[slice]:
     """Yield slices of rows that fit into the cache but are large enough for a call."""
     rows = min(max(_NUMBERS // max(x[:1].size, 1), 32), 1024)
@@ -228,6 +247,8 @@ def _batches(x: NDArray[Any]) -> Iterator[slice]:
 def _check_module(module: Any) -> None:
     if not isinstance(module, nn.Module):
         raise ConfigError(f"`module` must be a torch.nn.Module, not a class; got {short(module)}")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ConfigError("`module` must be a module of Python; got a TorchScript one, whose copies cannot be trained")
     for name, parameter in module.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ConfigError(

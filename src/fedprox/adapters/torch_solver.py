@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -41,6 +41,10 @@ def build_solver(copies: ModuleCopies, optimiser: Optimiser, transform: Transfor
         raise ConfigError(
             f"`optimiser` must be a class, such as torch.optim.SGD, or a function of parameters and lr: each device "
             f"has its own; got {short(optimiser)}"
+        )
+    if transform is not None and (isinstance(transform, type) or not callable(transform)):
+        raise ConfigError(
+            f"`transform` must be a function of a batch, or of a batch and a generator; got {short(transform)}"
         )
     kind = getattr(optimiser, "func", optimiser)  # of a functools.partial
     solver = TorchSolver(f"torch.{getattr(kind, '__name__', type(kind).__name__)}", copies, optimiser, transform)
@@ -101,9 +105,9 @@ class TorchSolver:
         if transform is None:
             return lambda x: x
         if not _takes_generator(transform):
-            return transform
+            return lambda x: _transformed(transform(x), len(x))
         generator = torch.Generator(self.copies.device).manual_seed(solver_key(local))
-        return lambda x: transform(x, generator)
+        return lambda x: _transformed(transform(x, generator), len(x))
 
     @contextmanager
     def _randomness(self, local: LocalProblem) -> Iterator[None]:
@@ -122,6 +126,16 @@ class TorchSolver:
             yield
             if copies.is_random is None:
                 copies.is_random = not torch.equal(before, torch.get_rng_state())
+
+
+def _transformed(found: Any, count: int) -> torch.Tensor:
+    """Return what a transform made of a batch of `count` examples; refuse what is no batch of as many."""
+    if not isinstance(found, torch.Tensor) or found.shape[:1] != (count,):
+        kind = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+        raise ConfigError(
+            f"`transform` must return a tensor of as many examples as it was given, {count} here; got {kind}"
+        )
+    return found
 
 
 def _takes_generator(transform: Transform) -> bool:
@@ -151,8 +165,8 @@ class _Evaluation:
         self._at, self._optimiser, self._terms, self._budget = at, optimiser, terms, budget
         self._needs_value = isinstance(optimiser, torch.optim.LBFGS)
         # those that the module itself keeps in evaluation mode stay there
-        with_statistics = (each for each in at.module.modules() if getattr(each, "running_mean", None) is not None)
-        self._statistics = [each for each in with_statistics if each.training]
+        normalised = (each for each in at.module.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm))
+        self._normalised = [each for each in normalised if each.training and each.running_mean is not None]
         self.x, self.y = torch.empty(0), torch.empty(0)
         self.count = 0
 
@@ -160,15 +174,35 @@ class _Evaluation:
         if self.count == self._budget:
             raise _BudgetSpent
         self.count += 1
-        for layer in self._statistics:  # one example has no variance: the running statistics are used instead
-            layer.train(len(self.x) > 1)
-        with torch.enable_grad():
+        lone = _by_running_statistics(self._normalised) if len(self.x) == 1 else nullcontext()
+        with torch.enable_grad(), lone:
             self._optimiser.zero_grad()
             value = self._at.each_loss(self._at.outputs(self.x), self.y).mean()
+            if not value.requires_grad:
+                raise ConfigError(
+                    f"the loss of module {type(self._at.module).__name__} must have a gradient; it has none: the "
+                    "module or the loss uses `torch.no_grad` or `detach`"
+                )
             value.backward()
         with torch.no_grad():
             self._terms.add_to_gradients()
             return value + self._terms.value() if self._needs_value else value
+
+
+@contextmanager
+def _by_running_statistics(layers: list[nn.Module]) -> Iterator[None]:
+    """Let batch normalisation of one value per channel, which has no variance, use the running statistics."""
+
+    def choose(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        layer.train(inputs[0].numel() > inputs[0].shape[1])
+
+    hooks = [layer.register_forward_pre_hook(choose) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook, layer in zip(hooks, layers, strict=True):
+            hook.remove()
+            layer.train()
 
 
 class _Terms:

@@ -110,6 +110,11 @@ def checked_model(model: Any) -> Model:
         return model
     if model is Model or isinstance(model, str) or inspect.isroutine(model):
         raise ConfigError(f"`model` must be a fedprox.Model; got {short(model)}{_hint(model)}")
+    if isinstance(model, tuple) and model and isinstance(model[0], Model):
+        raise ConfigError(
+            "`model` must be a fedprox.Model; got a tuple with one, so take it apart, as `model, solver = "
+            "from_torch(module)` does"
+        )
     if inspect.isclass(model):
         raise ConfigError(f"`model` must be a fedprox.Model; got the class {model.__qualname__}, not an object of it")
     package = type(model).__module__
