@@ -78,8 +78,9 @@ def test_a_convolution_and_its_derivative_by_the_image_call_it_and_that_by_the_w
         (image(0, 6, 6, 4), image(3, 3, 4, 6), {}),
         (image(2, 6, 4), image(3, 4, 6), {"dimension_numbers": ("NWC", "WIO", "NWC"), "window_strides": (1,)}),
         (image(1, 12, 12, 4), image(10, 10, 4, 6), {}),
+        (image(2, 6, 6, 1), image(3, 3, 1, 8), {}),
     ],
-    ids=["groups", "dilated image", "cut image", "half precision", "no examples", "one axis", "large window"],
+    ids=["groups", "dilated image", "cut image", "half precision", "no examples", "one axis", "large window", "grey"],
 )
 def test_other_convolutions_are_left_to_xla(x, weights, options):
     options = {"window_strides": (1, 1), "padding": "VALID", "dimension_numbers": AXES, **options}
