@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedprox.core.metric_columns import own_columns
+from fedprox.report.palette import COLOURS
 from fedprox.runs.curve_axis import BYTES, SECONDS, WASTED, on_axis
 from fedprox.runs.seed_groups import Group
 
@@ -26,8 +27,6 @@ __all__ = [
 
 Figure = dict[str, Any]
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish, without the two that vanish on white or black.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _MOST_POINTS = 1500  # per curve; more cannot be seen
 
@@ -168,7 +167,7 @@ def _curve(
         "x": [*forth.tolist(), *forth[::-1].tolist()],
         "y": short(edges),
         "fill": "toself",
-        "fillcolor": _COLOURS[index % len(_COLOURS)],
+        "fillcolor": COLOURS[index % len(COLOURS)],
         "opacity": 0.18,
         "line": {"width": 0},
         "mode": "lines",
@@ -188,7 +187,7 @@ def style(index: int, label: str) -> Figure:
         "mode": "lines",
         "name": name,
         "legendgroup": name,
-        "line": {"color": _COLOURS[index % len(_COLOURS)], "width": 2, "dash": dash},
+        "line": {"color": COLOURS[index % len(COLOURS)], "width": 2, "dash": dash},
     }
 
 

@@ -15,6 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from fedprox.participation.clock import Source
+from fedprox.report.palette import COLOURS
 
 __all__ = ["FleetView", "examine_fleet", "plot_fleet"]
 
@@ -22,7 +23,6 @@ Numbers = NDArray[np.float64]
 
 _STEP, _HOURS = 0.5, 48.0  # hours
 _SHOWN = 80  # devices in the figure of availability over time
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")  # Okabe and Ito
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def plot_fleet(view: FleetView, title: str) -> Figure:
     (speeds, networks), (shares, single) = figure.subplots(2, 2)
     kinds = np.array(view.kind)
     names = [row["class"] for row in view.rows() if row["class"] != "all"] or [view.kind[0]]
-    many = len(names) > len(_COLOURS)
-    for colour, name in zip(_COLOURS, names, strict=False):
+    many = len(names) > len(COLOURS)
+    for colour, name in zip(COLOURS, names, strict=False):
         those = np.ones(len(kinds), bool) if many else kinds == name
         _steps(speeds, view.samples_per_second[those], colour, "all devices" if many else name)
         networks.plot(view.download[those] / 125, view.upload[those] / 125, ".", ms=2, alpha=0.5, color=colour)

@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fedprox.core.errors import RunFolderError
+from fedprox.report.palette import COLOURS
 from fedprox.runs.curve_axis import ROUNDS, Axis, on_axis
 from fedprox.runs.history import History
 
 __all__ = ["Picture", "arranged", "curves", "run_picture", "save", "save_picture", "suite_curves"]
 
 _PANELS = (("train_loss", "training loss"), ("test_accuracy", "test accuracy"))
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")  # Okabe and Ito
 _LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 3)))
 
 
@@ -126,7 +126,7 @@ def _plot(axes: Any, histories: Mapping[str, Sequence[History]], name: str, axis
     for number, (variant, runs) in enumerate(histories.items()):
         x, values = on_axis(runs, axis, name)  # (points,), (seeds, points)
         mean = values.mean(axis=0)
-        colour, line = _COLOURS[number % len(_COLOURS)], _LINES[number % len(_LINES)]
+        colour, line = COLOURS[number % len(COLOURS)], _LINES[number % len(_LINES)]
         axes.plot(x, mean, label=variant, color=colour, linestyle=line, linewidth=1.6)
         if band and len(runs) > 1:
             spread = values.std(axis=0, ddof=1)
