@@ -17,7 +17,7 @@ from typing import Any
 from fedprox.core.errors import FedProxError, OwnCodeError, RunError
 from fedprox.engines.ray.cluster import Cluster
 
-__all__ = ["Call", "Done", "Pool", "reason"]
+__all__ = ["Call", "Done", "Pool", "ray_message"]
 
 _TRIES = 4  # how often a call may lose its actor before the call itself is assumed to be the cause
 _PATIENCE = 120.0  # seconds to wait for an actor when there is none left
@@ -84,7 +84,7 @@ class Pool:
         deadline = time.monotonic() + _PATIENCE
         while self._starting and time.monotonic() < deadline:
             self._see_who_is_ready(self._wait(list(self._starting)))
-        self._need_somebody()
+        self._need_an_actor()
 
     def run(self, calls: Sequence[Call]) -> Iterator[Done]:
         """Yield the outcomes of the calls as they complete."""
@@ -98,7 +98,7 @@ class Pool:
             done = []
             if not running:
                 if waiting:
-                    self._need_somebody()
+                    self._need_an_actor()
                 continue
             ended = self._wait([*running, *self._starting])
             self._see_who_is_ready(ended)
@@ -125,7 +125,7 @@ class Pool:
     def anywhere(self, call: Call) -> list[Any]:
         """Run a call out of turn, after the actor's current work; return the references to its answers."""
         for _ in range(_TRIES):
-            self._need_somebody()
+            self._need_an_actor()
             actor = next(iter(self._ready.values()))
             references = self._submit(actor, call)
             while not self._wait(references[:1]):
@@ -176,7 +176,7 @@ class Pool:
             self._cluster.look_after()  # has its own sentence where the head is lost too
             self._cluster.is_lost = True
             raise RunError(
-                f"this process has lost the node of the Ray cluster that it is connected to: {reason(error)} "
+                f"this process has lost the node of the Ray cluster that it is connected to: {ray_message(error)} "
                 "(a run folder continues from its checkpoint with --resume)"
             ) from None
 
@@ -201,18 +201,18 @@ class Pool:
             with self._connected():
                 return self._ray.get(reference), None
         except errors.ObjectLostError as error:
-            return None, reason(error)
+            return None, ray_message(error)
         except errors.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
             if isinstance(cause, FedProxError) and not isinstance(cause, OwnCodeError):
                 raise cause from None
             if isinstance(cause, errors.ObjectLostError):
-                return None, reason(cause)
+                return None, ray_message(cause)
             raise cause from error  # whose text is the traceback on the node, for the author of the part that failed
         except errors.RayError as error:
             if self._ready.pop(actor.number, None) is not None:  # else it is replaced already
                 self._replace(actor)
-            return None, reason(error)
+            return None, ray_message(error)
 
     def _replace(self, actor: _Actor, failed: int = 0) -> None:
         self._cluster.look_after()
@@ -223,7 +223,7 @@ class Pool:
         with contextlib.suppress(Exception):  # it is gone already, or the cluster is
             self._ray.kill(actor.handle)
 
-    def _need_somebody(self) -> None:
+    def _need_an_actor(self) -> None:
         """Wait for an actor if there is none."""
         deadline = time.monotonic() + _PATIENCE
         while not self._ready:
@@ -232,7 +232,7 @@ class Pool:
             self._see_who_is_ready(self._wait(list(self._starting)))
 
 
-def reason(error: BaseException) -> str:
+def ray_message(error: BaseException) -> str:
     """Return Ray's message without its traceback."""
     first, *more = str(error).strip().splitlines() or [type(error).__name__]
     return f"{first} {more[-1].strip()}" if more and "Error" in more[-1] else first

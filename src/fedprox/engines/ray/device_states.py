@@ -20,7 +20,7 @@ import numpy as np
 from fedprox.core.errors import RunError
 from fedprox.core.trees import Tree
 from fedprox.engines.device_side import Task
-from fedprox.engines.ray.actor_pool import reason
+from fedprox.engines.ray.actor_pool import ray_message
 
 __all__ = ["Origin", "RemoteState", "States"]
 
@@ -98,7 +98,7 @@ class States:
             try:
                 return self._ray.get(state.reference)
             except self._ray.exceptions.ObjectLostError as error:  # with its node, since it was repaired
-                lost = reason(error)
+                lost = ray_message(error)
         raise RunError(f"the state of a device was lost {_TRIES} times before it could be copied: {lost}")
 
     def _is_lost(self, state: RemoteState) -> bool:

@@ -21,7 +21,7 @@ from fedprox.engines.build import Blueprint
 from fedprox.engines.device_side import Task
 from fedprox.engines.outcome import Engine, RoundOutcome, RoundRequest
 from fedprox.engines.ray.actor import DeviceActor, versions
-from fedprox.engines.ray.actor_pool import Call, Pool, reason
+from fedprox.engines.ray.actor_pool import Call, Pool, ray_message
 from fedprox.engines.ray.chunks import Chunk, chunk_level, chunks
 from fedprox.engines.ray.cluster import Cluster
 from fedprox.engines.ray.device_states import Origin, RemoteState, States
@@ -159,7 +159,7 @@ class RayEngine(Engine):
         try:
             return self._ray.put(value)
         except Exception as error:  # serialisation raises whatever an object's own code raises
-            raise ConfigError(f"{rule}; got {type(error).__name__}: {reason(error)}") from None
+            raise ConfigError(f"{rule}; got {type(error).__name__}: {ray_message(error)}") from None
 
 
 def _training_part(population: Population) -> Population:

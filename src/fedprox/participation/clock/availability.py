@@ -33,7 +33,7 @@ __all__ = [
     "ask_chosen",
     "candidate_blocks",
     "most_candidates",
-    "nobody_available",
+    "no_device_available",
     "others",
 ]
 
@@ -91,7 +91,7 @@ def ask(
         if chosen:
             return Asked(listed(np.array(chosen, np.int64), offsets), start, away)
         start += WAIT
-    raise nobody_available(round)
+    raise no_device_available(round)
 
 
 def ask_chosen(
@@ -113,14 +113,14 @@ def ask_chosen(
         if present.any():
             return Asked(cohort.only(present), start, int((~present).sum()))
         start += WAIT
-    raise nobody_available(round)
+    raise no_device_available(round)
 
 
 def _here(seconds_left: Callable[[Indices, float], NDArray[np.float64]], start: float) -> Here:
     return lambda devices: seconds_left(devices, start) > 0
 
 
-def nobody_available(round: int) -> RunError:
+def no_device_available(round: int) -> RunError:
     """Return the error for a server that found no device within the longest wait."""
     return RunError(
         f"no device was available for {LONGEST_WAIT:.0f} simulated seconds in round {round}; "

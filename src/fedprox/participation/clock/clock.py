@@ -46,9 +46,9 @@ class Timed:
         took = seconds_for(np.array(steps, np.int64), samples, self.batch_size, self.devices, self.traffic)
         return np.where(kept, took, self.limit)
 
-    def end(self, seconds: NDArray[np.float64], everybody_in: bool) -> float:
+    def end(self, seconds: NDArray[np.float64], all_replied: bool) -> float:
         """Return the simulated time at which the round was over."""
-        return self.asked.start + (float(seconds.max()) if everybody_in else self.deadline)
+        return self.asked.start + (float(seconds.max()) if all_replied else self.deadline)
 
     def record(self) -> dict[str, Any]:
         """Return the values for `devices.jsonl`: of the round, and of each device."""

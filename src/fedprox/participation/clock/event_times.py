@@ -26,7 +26,7 @@ class EventTimes:
         """Return how long each device worked, until its reply arrived or the server stopped waiting."""
         return np.array([job.seconds for job in self.instant.ended], np.float64)
 
-    def end(self, seconds: NDArray[np.float64], everybody_in: bool) -> float:
+    def end(self, seconds: NDArray[np.float64], all_replied: bool) -> float:
         """Return the simulated time at which the model moved."""
         return self.instant.time
 

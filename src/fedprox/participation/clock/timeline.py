@@ -31,7 +31,7 @@ from fedprox.participation.clock.availability import (
     WAIT,
     candidate_blocks,
     most_candidates,
-    nobody_available,
+    no_device_available,
 )
 from fedprox.participation.clock.candidates import Candidate, Candidates, FullWork
 from fedprox.participation.clock.clock import Clock
@@ -114,7 +114,7 @@ class Timeline:
             elif replies or not self._candidates.look_again():
                 break
             elif self.now > looked + LONGEST_WAIT:
-                raise nobody_available(self.version + 1)
+                raise no_device_available(self.version + 1)
             else:
                 self.now += WAIT
         instant = Instant(started, self.now, self._asked_here, ended, self._candidates.away)
