@@ -88,7 +88,7 @@ def test_weights():
 def test_more_devices_than_there_are():
     with pytest.raises(ConfigError, match=r"`devices.per_round` must be an integer from 1 to 3, .*; got 4"):
         check_sampling("uniform", 4, 3)
-    with pytest.raises(ConfigError, match="must be 1 for a single device .*; got 4: name the device of each sample"):
+    with pytest.raises(ConfigError, match=r"must be 1 for a single device .*; got 4: name the device of each sample"):
         check_sampling("uniform", 4, 1)
     check_sampling("uniform", 3, 3)
     check_sampling("proportional", 4, 3)
