@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedprox import data
+from fedprox import Population, data
 from fedprox.cli import app
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError, DataError
@@ -18,6 +18,8 @@ from fedprox.data import cifar10, fashion_mnist
 from fedprox.data.checksums import check
 from fedprox.data.sources import SOURCES, File, population_path
 from fedprox.population.folder import open_population, read_manifest
+from fedprox.population.repartition import repartition
+from fedprox.population.set_aside import set_aside
 from shared_data import real
 
 
@@ -205,7 +207,7 @@ def test_test_samples_follow_the_training_labels_of_a_device():
 @pytest.mark.parametrize(
     ("settings", "error", "sentence"),
     [
-        ({"concentration": 0.0}, ConfigError, r"`data.concentration` must be a number > 0; got 0.0"),
+        ({"concentration": 0.0}, ConfigError, r"`data.concentration` must be a (finite )?number > 0; got 0.0"),
         ({"partition": "dirichlet", "concentration": -1.0}, ConfigError, "`data.concentration` must be a number > 0"),
         ({"concentration": 0.1}, ConfigError, "must be left out unless data.partition = 'dirichlet'; got 0.1"),
         ({"classes_per_device": 3}, ConfigError, "must be left out unless data.partition = 'classes'; got 3"),
@@ -239,6 +241,24 @@ def test_a_partition_that_cannot_be(tmp_path, settings, error, sentence):
         settings = {**settings, "path": str(file)}
     with pytest.raises(error, match=sentence):
         load(**settings)
+
+
+def test_shares_that_numpy_cannot_draw_are_refused():
+    pooled = Population.from_arrays(np.zeros((20, 1)), np.arange(20) % 2, np.zeros(20))
+    with pytest.raises(ConfigError, match="`data.concentration` must be a finite number > 0; got inf"):
+        repartition(pooled, "dirichlet", 2, concentration=np.inf)
+    with pytest.raises(ConfigError, match="`seed` must be an integer >= 0, below 2.63; got -1"):
+        repartition(pooled, "iid", 2, seed=-1)
+
+
+def test_samples_that_are_set_aside_stay_so():
+    y = np.arange(200) % 4
+    whole = Population.from_arrays(np.arange(200.0)[:, None], y, np.arange(200) % 10)
+    divided = set_aside(whole, validation=0.2, holdout_devices=0.2, seed=0)
+    found = repartition(divided, "dirichlet", 5)
+    assert found.holdout is divided.holdout
+    assert sorted(found.validation.x[:, 0]) == sorted(divided.validation.x[:, 0])
+    assert len(found.validation.offsets) == 6
 
 
 def test_targets_can_be_dealt_but_not_by_label(tmp_path):

@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import IntEnum
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedprox.core.errors import ConfigError
 from fedprox.core.philox import WORDS, philox_blocks
 
 __all__ = ["Purpose", "generator", "generator_stream", "stream", "words", "words_of_devices"]
@@ -141,5 +143,7 @@ def words_of_devices(
 
 def generator(seed: int, purpose: Purpose, round: int = 0, device: int = 0) -> np.random.Generator:
     """Return a NumPy generator on that stream, for draws from continuous distributions."""
+    if not isinstance(seed, Integral) or not 0 <= seed < 1 << 63:
+        raise ConfigError(f"`seed` must be an integer >= 0, below 2^63; got {seed!r}")
     counter, key = np.array([0, 0, round, device], np.uint64), np.array([seed, purpose], np.uint64)
     return np.random.Generator(np.random.Philox(counter=counter, key=key))

@@ -13,6 +13,7 @@ A draw depends on the seed alone. Every device gets at least one row.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -76,8 +77,8 @@ def by_dirichlet(y: ArrayLike, devices: int, alpha: float, seed: int = 0) -> Dev
     The smaller alpha, the fewer devices hold most of a class; as alpha grows, all devices become alike. A device that
     the draw leaves without rows gets one from the largest device.
     """
-    if not alpha > 0:
-        raise ConfigError(f"`alpha` must be a number > 0; got {alpha}")
+    if not 0 < alpha < math.inf:
+        raise ConfigError(f"`alpha` must be a finite number > 0; got {alpha}")
     labels = _labels(y)
     _enough(len(labels), devices)
     random = generator(seed, Purpose.PARTITION)

@@ -1,12 +1,13 @@
 """The samples of a population divided among new devices (`data.partition`).
 
-All training samples are pooled and dealt to N new devices by a partitioner; test samples stay test samples. Those of a
-label are dealt in proportion to the training samples of that label, so that a device is tested on labels that it trains
-on, and no test sample is lost.
+All training samples are pooled and dealt to N new devices by a partitioner; test samples stay test samples, validation
+samples too, and held-out devices stay as they are. Test samples of a label are dealt in proportion to the training
+samples of that label, so that a device is tested on labels that it trains on, and no test sample is lost.
 """
 
 from __future__ import annotations
 
+import math
 import numbers
 from typing import Any
 
@@ -57,13 +58,18 @@ def repartition(
         owner = by_dirichlet(y, devices, concentration, seed)
     else:
         owner = by_classes(y, devices, classes_per_device, seed=seed)
-    test_owner = _deal_alike(population.test.y, y, owner, devices, seed)
+
+    def deal(samples: Samples, draw: int) -> Samples:
+        return _dealt(samples, _deal_alike(samples.y, y, owner, devices, seed, draw), devices)
+
     return Population(
         _dealt(population.train, owner, devices),
-        _dealt(population.test, test_owner, devices),
+        deal(population.test, 2),
         population.classes,
         extras=population.extras,
         labels=population.labels,
+        validation=None if population.validation is None else deal(population.validation, 3),
+        holdout=population.holdout,
     )
 
 
@@ -87,8 +93,8 @@ def _check(population: Population, partition: str, devices: int, concentration: 
         return
     if population.classes == 0:
         raise DataError(f"`data.partition` = {partition!r} must be used with labels; the y of this data are not labels")
-    if partition == "dirichlet" and not concentration > 0:
-        raise ConfigError(f"`data.concentration` must be a number > 0; got {concentration}")
+    if partition == "dirichlet" and not 0 < concentration < math.inf:
+        raise ConfigError(f"`data.concentration` must be a finite number > 0; got {concentration}")
     labels = len(np.unique(population.train.y))
     if partition == "classes" and not 1 <= classes <= labels:
         raise ConfigError(
@@ -101,9 +107,9 @@ def _check(population: Population, partition: str, devices: int, concentration: 
         )
 
 
-def _deal_alike(test_y: NDArray[Any], y: NDArray[Any], owner: Devices, devices: int, seed: int) -> Devices:
+def _deal_alike(test_y: NDArray[Any], y: NDArray[Any], owner: Devices, devices: int, seed: int, draw: int) -> Devices:
     """Return the device of each test sample: by label in proportion to the training samples, at random within it."""
-    random = generator(seed, Purpose.PARTITION, round=2)
+    random = generator(seed, Purpose.PARTITION, round=draw)
     everywhere = np.bincount(owner, minlength=devices)
     is_label = np.issubdtype(y.dtype, np.integer)
     groups = test_y if is_label else np.zeros(len(test_y), int)
