@@ -245,9 +245,9 @@ def test_a_partition_that_cannot_be(tmp_path, settings, error, sentence):
 
 def test_shares_that_numpy_cannot_draw_are_refused():
     pooled = Population.from_arrays(np.zeros((20, 1)), np.arange(20) % 2, np.zeros(20))
-    with pytest.raises(ConfigError, match="`data.concentration` must be a finite number > 0; got inf"):
+    with pytest.raises(ConfigError, match=r"`data.concentration` must be a finite number > 0; got inf"):
         repartition(pooled, "dirichlet", 2, concentration=np.inf)
-    with pytest.raises(ConfigError, match="`seed` must be an integer >= 0, below 2.63; got -1"):
+    with pytest.raises(ConfigError, match=r"`seed` must be an integer >= 0, below 2.63; got -1"):
         repartition(pooled, "iid", 2, seed=-1)
 
 

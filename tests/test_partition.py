@@ -73,7 +73,7 @@ def test_classes_follow_sizes():
         (lambda: partition.iid(3, 4), ConfigError, "`devices` must be an integer from 1 to 3"),
         (lambda: partition.by_sizes(5, [1.0, -1.0]), ConfigError, "`sizes` must be numbers > 0"),
         (lambda: partition.by_dirichlet(Y, 3, alpha=0), ConfigError, "`alpha` must be a finite number > 0; got 0"),
-        (lambda: partition.by_dirichlet(Y, 3, alpha=np.inf), ConfigError, "`alpha` must be a finite number > 0; got inf"),
+        (lambda: partition.by_dirichlet(Y, 3, np.inf), ConfigError, "`alpha` must be a finite number > 0; got inf"),
         (lambda: partition.iid(3, 2, seed=-1), ConfigError, "`seed` must be an integer >= 0, below 2.63; got -1"),
         (lambda: partition.power_law_sizes(3, seed=1.5), ConfigError, "`seed` must be an integer >= 0.* got 1.5"),
         (lambda: partition.by_classes(Y, 3, 11), ConfigError, "`classes` must be .* from 1 to 10"),
