@@ -1,3 +1,5 @@
+import hashlib
+import json
 import tomllib
 
 import pytest
@@ -5,6 +7,7 @@ import pytest
 from fedprox.config import Config, with_overrides
 from fedprox.config.recipes import load_settings, names
 from fedprox.core.errors import ConfigError
+from fedprox.runs.identity import run_identity
 
 
 def test_defaults_are_the_contract():
@@ -165,6 +168,21 @@ def test_a_resolved_config_states_the_keys_of_its_parts(section, name, stated):
     resolved = Config.from_dict({section: name}).to_dict()
     assert stated.items() <= resolved[section].items()
     assert Config.from_dict(resolved).to_dict() == resolved
+
+
+@pytest.mark.parametrize(
+    ("settings", "counted"),
+    [
+        ({"merge": {"rule": "trimmed_mean"}}, {"merge.rule": "trimmed_mean"}),
+        ({"merge": {"rule": "trimmed_mean", "trim": 0.2}}, {"merge.rule": "trimmed_mean", "merge.trim": 0.2}),
+        ({"solver": {"schedule": "exponential"}}, {"solver.schedule": "exponential"}),
+        ({"model": {"name": "mlp"}, "rounds": 7}, {"model.name": "mlp"}),
+        ({"method": {"name": "feddyn"}}, {"method.alpha": 0.1, "method.name": "feddyn"}),
+    ],
+)
+def test_a_run_stays_the_same_when_a_later_version_states_a_default(settings, counted):
+    digest = hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
+    assert run_identity(Config.from_dict(settings), {})["config"] == digest
 
 
 @pytest.mark.parametrize("key", ["config", "source", "traffic"])

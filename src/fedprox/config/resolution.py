@@ -24,7 +24,16 @@ from fedprox.config.part_keys import REQUIRED, Key, part_keys
 from fedprox.config.parts import builtin_names, capability, find_part, is_builtin
 from fedprox.core.errors import ConfigError
 
-__all__ = ["PLACES", "Place", "keys_of_section", "names_modules", "resolve_parts", "takes_data_key", "takes_mu"]
+__all__ = [
+    "PLACES",
+    "Place",
+    "keys_of_section",
+    "names_modules",
+    "part_defaults",
+    "resolve_parts",
+    "takes_data_key",
+    "takes_mu",
+]
 
 
 class Place(NamedTuple):
@@ -116,6 +125,23 @@ def names_modules(settings: Mapping[str, Any]) -> bool:
     return bool(settings.get("measure", {}).get("metrics"))
 
 
+def part_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of the keys that the built-in parts of resolved settings add to sections, except methods.
+
+    >>> part_defaults(resolve_parts({"merge": {"rule": "trimmed_mean"}}))
+    {'merge.trim': 0.1}
+    """
+    found: dict[str, Any] = {}
+    for section, kind in _SECTIONS.items():
+        for place, name in _named(section, settings.get(section, {})):
+            if place.group == "methods" or not is_builtin(place.group, name):
+                continue
+            keys = part_keys(place.group, find_part(place.group, name, place.field))
+            own = {key: each.default for key, each in keys.items() if key not in kind.model_fields}
+            found |= {f"{section}.{key}": _written(default) for key, default in own.items() if _is_plain(default)}
+    return found
+
+
 def _named(section: str, settings: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
     for place in PLACES:
         if place.section == section and (name := place.name_in(settings)) is not None:
@@ -140,7 +166,7 @@ def _resolved(section: str, settings: dict[str, Any]) -> dict[str, Any]:
             if key.default is REQUIRED and key.name not in fields:
                 raise ConfigError(f"`{section}.{key.name}` must be given with {place.field} = {name!r}")
             if _is_plain(key.default):
-                settings[key.name] = list(key.default) if isinstance(key.default, tuple) else key.default
+                settings[key.name] = _written(key.default)
     if section == "method":
         _check_mu(settings)
     for given in own:
@@ -201,6 +227,11 @@ def _check_metrics(measure: Any) -> None:
     for name in names if isinstance(names, list) else []:
         if isinstance(name, str):
             find_part("metrics", name, "measure.metrics")
+
+
+def _written(default: Any) -> Any:
+    """Return a default as a config states it."""
+    return list(default) if isinstance(default, tuple) else default
 
 
 def _is_plain(value: Any) -> bool:

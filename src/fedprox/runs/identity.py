@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprox.config import Config, read_toml
+from fedprox.config.resolution import part_defaults
 from fedprox.core.errors import RunFolderError
 from fedprox.runs.replaced import Replaced, check_replaced, replaced_toml
 
@@ -48,9 +49,11 @@ def run_identity(config: Config, replaced: Replaced) -> dict[str, Any]:
     """Return what a checkpoint keeps of its run: a digest of the settings that must stay, and the parts from Python.
 
     Only settings that are not the defaults count, so that a setting that comes with a later version changes nothing.
+    The own settings of a method count in any case.
     """
-    defaults = _flat(Config().to_dict())
-    kept = {key: value for key, value in _flat(config.to_dict()).items() if _must_stay(key)}
+    settings = config.to_dict()
+    defaults = _flat(Config().to_dict()) | part_defaults(settings)
+    kept = {key: value for key, value in _flat(settings).items() if _must_stay(key)}
     own = {key: value for key, value in kept.items() if key not in defaults or defaults[key] != value}
     text = json.dumps(own, sort_keys=True)
     parts = {part: record for part, record in replaced.items() if part not in _MAY_CHANGE}
