@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.errors import DataError
+from fedprox.core.errors import DataError, nearest
 from fedprox.core.extras import needs_extra
 from fedprox.core.reading import reading
 from fedprox.data.columns import Columns
 from fedprox.population import Population
+from fedprox.population.table import HINTS, listed
 
 __all__ = ["read_arrow", "read_features"]
 
@@ -44,11 +45,7 @@ def read_arrow(
     with _open_table(path) as table:
         marks = test_column or ("test" if "test" in table.column_names else "")
         roles = [name for name in (y_column, device_column, marks) if name]
-        for name in (*roles, *x_columns):
-            if name not in table.column_names:
-                raise DataError(
-                    f"data file {path} must have the columns {', '.join([*x_columns, *roles])}; {name} is missing"
-                )
+        _check_columns(table, path, [*x_columns, *roles])
         try:
             return Population.from_arrays(
                 _features(table, list(x_columns), roles),
@@ -64,9 +61,7 @@ def read_arrow(
 def read_features(path: str | Path, x_columns: Sequence[str], others: Sequence[str]) -> NDArray[Any]:
     """Read the features alone: `x_columns`, or `x` if it exists, otherwise all columns but `others`."""
     with _open_table(path) as table:
-        for name in x_columns:
-            if name not in table.column_names:
-                raise DataError(f"data file {path} must have the columns {', '.join(x_columns)}; {name} is missing")
+        _check_columns(table, path, x_columns)
         try:
             return _features(table, list(x_columns), others)
         except DataError as error:
@@ -86,6 +81,16 @@ def _open_table(path: str | Path) -> Iterator[Any]:
         table = pyarrow.parquet.read_table(file) if is_parquet else pyarrow.feather.read_table(file)
         table.validate(full=True)  # offsets and lengths that point outside would be followed unchecked
         yield table
+
+
+def _check_columns(table: Any, path: str | Path, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in table.column_names:
+            hint = nearest(name, table.column_names) or HINTS.get(name, "")
+            raise DataError(
+                f"data file {path} must have the columns {', '.join(names)}; {name} is missing, and it has "
+                f"{listed(table.column_names)}{hint}"
+            )
 
 
 def _column(table: Any, name: str) -> NDArray[Any]:

@@ -16,11 +16,11 @@ from fedprox.core.errors import DataError, nearest, short
 from fedprox.population.given_arrays import to_array
 from fedprox.population.labels import is_missing
 
-__all__ = ["Table", "feature_columns", "read_table"]
+__all__ = ["HINTS", "Table", "feature_columns", "listed", "read_table"]
 
-_HINTS = {
+HINTS = {  # what an error adds to a missing column
     "y": " (y=, or `data.y_column` of a config, names the column of labels)",
-    "device": ' (device=None, or `data.device_column` = "" of a config, puts all rows on one device)',
+    "device": ' (device=, or `data.device_column` of a config, names the column of devices; None or "": one device)',
 }
 
 Columns = str | Sequence[str]
@@ -55,8 +55,8 @@ def read_table(
     roles = {"y": y, **({"device": device} if device else {}), **({"test": test} if test else {})}
     for role, name in roles.items():
         if name not in names:
-            hint = nearest(name, names) or _HINTS.get(role, "")
-            raise DataError(f"there must be a column {name!r} for {role}; got {_listed(names)}{hint}")
+            hint = nearest(name, names) or HINTS.get(role, "")
+            raise DataError(f"there must be a column {name!r} for {role}; got {listed(names)}{hint}")
     if y in ([x] if isinstance(x, str) else list(x)):
         raise DataError(f"x must not have the labels among its columns; got {y!r} for both x and y")
     features = feature_columns(table, x, list(roles.values()))
@@ -74,7 +74,7 @@ def feature_columns(table: Any, x: Columns, others: Sequence[str]) -> NDArray[An
     if repeated := [name for name in chosen if chosen.count(name) > 1]:
         raise DataError(f"x must name each column once; {repeated[0]!r} appears twice")
     if not chosen:
-        raise DataError(f"there must be columns for x besides {', '.join(others)}; got {_listed(names)}")
+        raise DataError(f"there must be columns for x besides {', '.join(others)}; got {listed(names)}")
     columns = [_numbers(table, name, names) for name in chosen]
     if len(lengths := {len(column) for column in columns}) > 1:
         raise DataError(f"the columns of x must have one length; got {', '.join(map(str, sorted(lengths)))} rows")
@@ -133,7 +133,7 @@ def _column(table: Any, name: str) -> NDArray[Any]:
 
 def _numbers(table: Any, name: str, names: Sequence[str]) -> NDArray[Any]:
     if name not in names:
-        raise DataError(f"there must be a column {name!r} for x; got {_listed(names)}{nearest(name, names)}")
+        raise DataError(f"there must be a column {name!r} for x; got {listed(names)}{nearest(name, names)}")
     column = _column(table, name)
     if column.ndim == 1 and column.dtype == object and any(map(is_missing, column)):
         column = np.array([np.nan if is_missing(value) else value for value in column])
@@ -172,11 +172,11 @@ def _first_other(column: NDArray[Any]) -> tuple[str, str]:
 def _stacked(table: Any, name: str, names: Sequence[str]) -> NDArray[Any]:
     """Return the rows of a column of arrays, lists or images; a column of numbers is one feature."""
     if name not in names:
-        raise DataError(f"there must be a column {name!r} for x; got {_listed(names)}{nearest(name, names)}")
+        raise DataError(f"there must be a column {name!r} for x; got {listed(names)}{nearest(name, names)}")
     rows = [np.asarray(row) for row in table[name]]
     shapes = {row.shape for row in rows}
     if len(shapes) > 1:
-        raise DataError(f"x must have one shape in all rows; column {name!r} has {_listed(sorted(map(str, shapes)))}")
+        raise DataError(f"x must have one shape in all rows; column {name!r} has {listed(sorted(map(str, shapes)))}")
     stacked = np.stack(rows) if rows else np.zeros((0, 1))
     return stacked[:, None] if stacked.ndim == 1 else stacked
 
@@ -187,6 +187,7 @@ def _truth(column: NDArray[Any], name: str) -> NDArray[np.bool_]:
     raise DataError(f"the column {name!r} for test must be true or false in every row; got {column[:3].tolist()}")
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
     shown = ", ".join(names[:12]) or "none"
     return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
