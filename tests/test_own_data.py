@@ -257,7 +257,7 @@ def test_an_iterator_of_rows():
     [
         (iter([]), {}, "a data set must have a length.*read_iterator"),
         ([], {}, "at least one item"),
-        ([(1, 2, 3)], {}, r"an item must be a pair \(x, y\); item 0 is tuple"),
+        ([(1, 2, 3)], {}, r"an item must be a pair \(x, y\); item 0 is a tuple"),
         ([([1.0], 0), ([1.0, 2.0], 1)], {}, r"x must have the shape \(1,\) of the first item; item 1 has \(2,\)"),
         (Pairs(), {"device": "who"}, "device must be an array with one entry per item"),
     ],
@@ -427,3 +427,32 @@ def test_labels_of_a_single_class_are_refused_by_the_models_of_the_library(y, on
     population = Population.from_arrays(np.arange(16.0).reshape(8, 2), y, [0, 1] * 4)
     with pytest.raises(DataError, match=f"'softmax_regression' must have at least two classes .* are {only}"):
         fedprox.train({"rounds": 1, "devices": {"per_round": 2}}, population=population)
+
+
+@pytest.mark.parametrize("x", [(), ["x"], "x"])
+def test_a_single_column_of_lists_is_the_features(x):
+    table = {"x": [[1.0, 2.0], [3.0, 4.0]], "y": ["a", "b"], "device": ["p", "q"]}
+    assert Population.from_frame(table, x).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("examples", "sentence"),
+    [
+        ([([1.0], 0)], r"an example must be a triple \(device, x, y\); example 0 is a tuple of 2"),
+        ([(0, [1.0], 0), (None, [1.0], 1)], "device must name a device in every example; example 1 has none"),
+    ],
+)
+def test_an_iterator_of_something_else_gets_a_sentence(examples, sentence):
+    with pytest.raises(DataError, match=sentence):
+        read_iterator(examples)
+
+
+def test_a_loader_in_place_of_its_data_set_gets_a_sentence():
+    class Loader:
+        dataset: ClassVar[list[Any]] = []
+
+        def __len__(self) -> int:
+            return 3
+
+    with pytest.raises(DataError, match=r"must give its items by number, .*; got Loader: use its `dataset`"):
+        read_dataset(Loader())

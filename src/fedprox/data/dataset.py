@@ -11,7 +11,7 @@ from fedprox.core.errors import DataError
 from fedprox.population import Population
 from fedprox.population.table import read_table
 
-__all__ = ["read_dataset"]
+__all__ = ["described", "read_dataset"]
 
 
 def read_dataset(
@@ -46,12 +46,17 @@ def read_dataset(
             f"a data set must have a length, so that it can be divided; got {type(dataset).__name__}: collect its "
             f"items in a list, or use `fedprox.data.read_iterator`"
         )
+    if not hasattr(dataset, "__getitem__"):
+        raise DataError(
+            f"a data set must give its items by number, as dataset[0]; got {type(dataset).__name__}"
+            + (": use its `dataset`" if hasattr(dataset, "dataset") else "")
+        )
     xs: list[NDArray[Any]] = []
     ys: list[Any] = []
     for row in range(len(dataset)):
         item = dataset[row]
         if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise DataError(f"an item must be a pair (x, y); item {row} is {type(item).__name__}")
+            raise DataError(f"an item must be a pair (x, y); item {row} is {described(item)}")
         values = np.asarray(item[0])
         if xs and values.shape != xs[0].shape:
             raise DataError(f"x must have the shape {xs[0].shape} of the first item; item {row} has {values.shape}")
@@ -63,6 +68,16 @@ def read_dataset(
         if isinstance(given, str):
             raise DataError(f"{name} must be an array with one entry per item for pairs (x, y); got {given!r}")
     return Population.from_arrays(np.stack(xs), _labels(ys), device, test=test, seed=seed)
+
+
+def described(item: Any) -> str:
+    """Return the kind of an item that is not what it should be, in words.
+
+    >>> described((1, 2)), described(3.0)
+    ('a tuple of 2', 'a float')
+    """
+    kind = type(item).__name__
+    return f"a {kind} of {len(item)}" if isinstance(item, (tuple, list, dict)) else f"a {kind}"
 
 
 def _labels(ys: list[Any]) -> Any:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedprox.core.errors import DataError
+from fedprox.data.dataset import described
 from fedprox.population import Population
+from fedprox.population.labels import is_missing
 
 __all__ = ["read_iterator"]
 
@@ -24,7 +26,12 @@ def read_iterator(examples: Iterable[tuple[Any, Any, Any]], seed: int = 0) -> Po
     """
     devices, xs, ys = [], [], []
     shape: tuple[int, ...] | None = None
-    for row, (device, x, y) in enumerate(examples):
+    for row, example in enumerate(examples):
+        if not isinstance(example, (tuple, list)) or len(example) != 3:
+            raise DataError(f"an example must be a triple (device, x, y); example {row} is {described(example)}")
+        device, x, y = example
+        if is_missing(device):
+            raise DataError(f"device must name a device in every example; example {row} has none")
         values = np.asarray(x)
         if shape is None:
             shape = values.shape

@@ -6,6 +6,7 @@ Polars), as `column_names` (Arrow, Hugging Face) or as its keys. None of these l
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -75,6 +76,12 @@ def feature_columns(table: Any, x: Columns, others: Sequence[str]) -> NDArray[An
         raise DataError(f"x must name each column once; {repeated[0]!r} appears twice")
     if not chosen:
         raise DataError(f"there must be columns for x besides {', '.join(others)}; got {listed(names)}")
+    if (
+        len(chosen) == 1
+        and chosen[0] in names
+        and any(np.ndim(first) for first in itertools.islice(table[chosen[0]], 1))
+    ):
+        return _stacked(table, chosen[0], names)
     columns = [_numbers(table, name, names) for name in chosen]
     if len(lengths := {len(column) for column in columns}) > 1:
         raise DataError(f"the columns of x must have one length; got {', '.join(map(str, sorted(lengths)))} rows")
@@ -108,6 +115,11 @@ def _names(table: Any) -> list[str]:
     raise DataError(
         f"a table must have named columns: a DataFrame, an Arrow table, a Hugging Face data set or a dict of arrays; "
         f"got {type(table).__name__}"
+        + (
+            ": `fedprox.data.read_dataset` takes pairs (x, y)"
+            if hasattr(table, "__getitem__") and not hasattr(table, "shape")
+            else ""
+        )
     )
 
 
