@@ -12,6 +12,7 @@ from fedprox.config import SolverConfig
 from fedprox.engines.device_side import DeviceSide
 from fedprox.experiments.compare import Comparison
 from fedprox.report.verdict import verdict
+from fedprox.runs.folder import RunFolder
 from fedprox.runs.history import History
 from fedprox.runs.reader import find_runs
 from fedprox.runs.seed_groups import group_runs
@@ -238,3 +239,28 @@ def test_an_interrupt_keeps_what_was_done(small_population, tmp_path):
         again = fedprox.train(config, resume=True, **given)
         assert again.summary["ended"] == "finished"
         np.testing.assert_array_equal(again.params["weight"], straight.params["weight"])
+
+
+@pytest.mark.parametrize("stop", [{"converged": True}, {}])
+def test_a_run_killed_after_its_last_checkpoint_ends_where_it_would_have(stop, small_population, tmp_path, monkeypatch):
+    config = {"rounds": 9, "solver": {"epochs": 1, "learning_rate": 1e-9}, "devices": {"per_round": 2}, "stop": stop}
+
+    def rule(history):
+        return not stop and history[-1]["round"] >= 2
+
+    def run(**folder):
+        return fedprox.train(config, population=small_population, stopping_rule=rule, **folder)
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    whole = run()
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(out=tmp_path / "run")
+    resumed = run(out=tmp_path / "run", resume=True)
+    for name in ("ended", "rounds"):
+        assert resumed.summary[name] == whole.summary[name]
+    assert resumed.devices.column("round") == whole.devices.column("round")
+    assert all(np.array_equal(resumed.params[name], whole.params[name]) for name in whole.params)

@@ -83,6 +83,8 @@ class _Run:
         if saved is not None:
             self.engine.restore(saved)
             self.server.resume()
+            if (reason := self.journal.reason_to_stop()) is not None:  # ended after its last checkpoint
+                return self._finish(reason, compile_seconds)
         else:
             metrics = self._measure({"solve_seconds": 0.0}, mu.Signals(None))
             if metrics is not None and metrics["train_loss"] is None:
