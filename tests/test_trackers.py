@@ -1,9 +1,11 @@
 """Trackers, tested against the files that they write."""
 
+import contextlib
 import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -98,6 +100,28 @@ def log_records(data: bytes) -> list[bytes]:
             records.append(record)
             record = b""
     return records
+
+
+@pytest.mark.parametrize(("fails", "ended"), [(True, "failed"), (False, "finished")])
+def test_trackers_are_closed_however_a_run_ends(fails, ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    class Tracker:
+        def __call__(self, progress: fedprox.Progress) -> None:
+            pass
+
+        def close(self, summary: Any) -> None:
+            closed.append(summary["ended"])
+
+    def callback(progress: fedprox.Progress) -> None:
+        if fails and progress.round == 1:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr("fedprox.training.followers.build", lambda name, folder, config: Tracker())
+    config = {"rounds": 2, "solver": {"epochs": 1}}
+    with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
+        fedprox.train(config, out=tmp_path / "run", track=["one", "two"], callbacks=[callback])
+    assert closed == [ended] * 2
 
 
 def test_an_unknown_tracker_is_refused_before_anything_is_written(tmp_path: Path) -> None:

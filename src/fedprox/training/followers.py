@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError
@@ -44,6 +45,7 @@ class Followers:
 
     def __exit__(self, *error: object) -> None:
         self._open.close()
+        self._close_trackers({"ended": "failed"})
 
     @property
     def callbacks(self) -> list[Callback]:
@@ -52,9 +54,13 @@ class Followers:
 
     def ended(self, result: Result) -> Result:
         """Close the trackers, and return the result with its config and folder."""
-        for tracker in self._trackers:
-            tracker.close(result.summary)
+        self._close_trackers(result.summary)
         return replace(result, config=self._config, path=self._path)
+
+    def _close_trackers(self, summary: Mapping[str, Any]) -> None:
+        """Close the trackers that are not closed yet."""
+        while self._trackers:
+            self._trackers.pop(0).close(summary)
 
     def _show(self, progress: Progress) -> None:
         if self._bars is not None:

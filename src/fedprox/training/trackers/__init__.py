@@ -28,7 +28,7 @@ class Tracker(Protocol):
         """Record a round."""
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Record the end of the run."""
+        """Record the end of the run; after an error the summary is `{"ended": "failed"}`."""
 
 
 def build(name: str, folder: Path, config: Config) -> Tracker:

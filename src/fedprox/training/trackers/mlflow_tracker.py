@@ -20,6 +20,7 @@ __all__ = ["MlflowTracker", "tracker"]
 
 _EXPERIMENT = "fedprox"
 _FOLDER = "fedprox.folder"
+_STATUS = {"stopped": "KILLED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
 def tracker(folder: Path, config: Config) -> MlflowTracker:
@@ -54,9 +55,7 @@ class MlflowTracker:
         """Record how the run ended."""
         if self._client is not None:
             self._client.set_tag(self._run, "fedprox.ended", summary["ended"])
-            self._client.set_terminated(
-                self._run, "KILLED" if summary["ended"] in ("stopped", "interrupted") else "FINISHED"
-            )
+            self._client.set_terminated(self._run, _STATUS.get(summary["ended"], "FINISHED"))
 
     def _find_or_create(self, client: MlflowClient) -> str:
         known = client.get_experiment_by_name(_EXPERIMENT)

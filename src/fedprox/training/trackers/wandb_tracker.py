@@ -48,4 +48,4 @@ class WandbTracker:
         """Write the outcome and finish the files."""
         if self._run is not None:
             self._run.summary["ended"] = summary["ended"]
-            self._run.finish(exit_code=0)
+            self._run.finish(exit_code=int(summary["ended"] == "failed"))
