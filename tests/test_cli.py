@@ -145,6 +145,7 @@ def test_a_signal_ends_the_run_after_its_round(tmp_path, number, code):
     out, error = process.communicate(timeout=60)
     assert process.returncode == code, error
     assert "stopped after" in out
+    assert error.splitlines()[-1] == "fedprox: interrupted; the same command with --out run --resume continues"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["ended"] == "stopped"
     assert metrics.read_text().count("\n") == summary["rounds"] + 1

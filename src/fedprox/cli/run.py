@@ -59,4 +59,6 @@ def run(
     else:
         for text in (*summary_lines(result.summary), f"run folder: {folder}"):
             typer.echo(text)
+    if stop.signal is not None and result.summary["ended"] == "stopped":
+        typer.echo(f"fedprox: interrupted; the same command with --out {folder} --resume continues", err=True)
     raise typer.Exit(stop.exit_code)

@@ -134,7 +134,7 @@ def _plot(axes: Any, histories: Mapping[str, Sequence[History]], name: str, axis
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if axis == ROUNDS:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
     if name.endswith("accuracy"):
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         bottom, top = axes.get_ylim()
