@@ -1,5 +1,6 @@
 """Mistakes of a first hour with own data, an own model and own parts: each is one sentence that says what to do."""
 
+import re
 import textwrap
 
 import jax
@@ -167,6 +168,27 @@ def test_a_model_with_too_few_outputs_is_named_as_the_cause():
 def test_objects_of_another_kind_than_train_needs(objects, sentence):
     with pytest.raises(ConfigError, match=sentence):
         fedprox.train(SHORT, **{"population": POPULATION, **objects})
+
+
+@pytest.mark.parametrize(
+    ("settings", "objects", "sentence"),
+    [
+        (
+            {"data": {"partition": "dirichlet", "devices": 4}},
+            {"population": POPULATION},
+            "`data.partition` must be left out with `population`, which has devices of its own: divide it with "
+            "`fedprox.data.repartition`; got 'dirichlet'",
+        ),
+        (
+            {"solver": {"momentum": 0.9}},
+            {"solver": fedprox.solvers.sgd()},
+            "`solver.momentum` must be left out with `solver`, which has settings of its own; got 0.9",
+        ),
+    ],
+)
+def test_settings_that_a_given_object_would_not_get(settings, objects, sentence):
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        fedprox.train({**SHORT, **settings}, **objects)
 
 
 def test_settings_as_users_write_them_in_python():

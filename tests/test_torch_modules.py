@@ -128,8 +128,9 @@ def test_parameters_without_gradient_are_frozen(own: bool) -> None:
     module = nn.Sequential(nn.Linear(FEATURES, 5), nn.ReLU(), nn.Linear(5, CLASSES))
     module[0].weight.requires_grad_(False)
     model, solver = from_torch(module)
-    config = {"rounds": 1, "devices": {"per_round": 4}, "solver": {"weight_decay": 0.5}}
-    result = fedprox.train(config, population=population(), model=model, solver=None if own else solver)
+    config = {"rounds": 1, "devices": {"per_round": 4}}
+    given = {"solver": fedprox.solvers.sgd(weight_decay=0.5) if own else solver}
+    result = fedprox.train(config, population=population(), model=model, **given)
     np.testing.assert_array_equal(result.params["0.weight"], module[0].weight.detach().numpy())
     assert not np.array_equal(result.params["2.weight"], module[2].weight.detach().numpy())
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedprox.config import Config
 from fedprox.core.errors import ConfigError, short
 from fedprox.methods import Method
 from fedprox.population import Population
 from fedprox.runs.replaced import PLACES
 
-__all__ = ["check_kinds"]
+__all__ = ["check_given"]
 
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "data": (Population, "a Population"),
@@ -18,10 +19,20 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
 }
 _HINTS = {"data": ": make one with Population.from_arrays(x, y, device)"}
 _FUNCTIONS = ("sampler", "systems", "schedule", "stopping")
+_UNUSED = {
+    "data": (("partition",), "which has devices of its own: divide it with `fedprox.data.repartition`"),
+    "solver": (("momentum", "nesterov", "weight_decay", "options"), "which has settings of its own"),
+}
+"""Settings that an object in the place of a part does not get, and why."""
 
 
-def check_kinds(objects: Mapping[str, object | None], callbacks: Any = ()) -> None:
-    """Refuse names, classes and other objects in the place of parts."""
+def check_given(objects: Mapping[str, object | None], config: Config, callbacks: Any = ()) -> None:
+    """Refuse names, classes and other objects in the place of parts, and settings that the objects do not get."""
+    _check_kinds(objects, callbacks)
+    _check_settings(objects, config)
+
+
+def _check_kinds(objects: Mapping[str, object | None], callbacks: Any) -> None:
     if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
         raise ConfigError(f"`callbacks` must be a list of functions; got {short(callbacks)}")
     for part in _FUNCTIONS:
@@ -52,6 +63,16 @@ def check_kinds(objects: Mapping[str, object | None], callbacks: Any = ()) -> No
             f"`solver` must be an object with `name` and `solve`; got the class "
             f"{solver.__qualname__}{_solver_hint(solver)}"
         )
+
+
+def _check_settings(objects: Mapping[str, object | None], config: Config) -> None:
+    for part, (keys, reason) in _UNUSED.items():
+        section = getattr(config, part)
+        for key in keys if objects.get(part) is not None else ():
+            if value := getattr(section, key):
+                raise ConfigError(
+                    f"`{part}.{key}` must be left out with `{PLACES[part].argument}`, {reason}; got {short(value)}"
+                )
 
 
 def _solver_hint(given: object) -> str:

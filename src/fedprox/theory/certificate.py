@@ -134,7 +134,7 @@ def certify(
             gamma_over = "the chosen devices"  # on a clock the work of a device depends on when it is asked
         everyone = range(population.devices) if gamma_over == "every device" else ()
         seen = Trajectory(devices, recorded, at=round - 1 if resample else -1, everyone=everyone)
-        train(again(config, len(recorded)), population=population, model=model, solver=solver, callbacks=[seen])
+        train(again(config, len(recorded)), population=given["data"], model=model, solver=solver, callbacks=[seen])
         if config.measure.devices == 0:  # otherwise the record has the losses of a sample of the devices
             check_same(run, metrics, seen.losses)
         points = [params for params in (seen.first, seen.last) if is_finite(params)]

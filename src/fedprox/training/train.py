@@ -41,7 +41,7 @@ from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.privacy import check_private
 from fedprox.runs.folder import RunFolder, check_usable
-from fedprox.runs.given_kinds import check_kinds
+from fedprox.runs.given_kinds import check_given
 from fedprox.runs.identity import split_config
 from fedprox.runs.replaced import by_part, describe_parts
 from fedprox.solvers.schedules import Schedule
@@ -120,7 +120,7 @@ def train(
         engine=engine,
         metrics=metrics,
     )
-    check_kinds(objects, callbacks)
+    check_given(objects, config, callbacks)
     if schedule is not None:
         check_schedule(config, getattr(schedule, "__qualname__", type(schedule).__qualname__))
     choices = OwnChoices(sampler, systems)
