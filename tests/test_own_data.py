@@ -456,3 +456,17 @@ def test_a_loader_in_place_of_its_data_set_gets_a_sentence():
 
     with pytest.raises(DataError, match=r"must give its items by number, .*; got Loader: use its `dataset`"):
         read_dataset(Loader())
+
+
+def test_labels_of_a_single_device_are_never_numbered():
+    x = np.zeros((3, 2))
+    with pytest.raises(DataError, match=r"y of a device must be class numbers .*; device 4 has 'b': number the labels"):
+        DeviceData.from_arrays(4, x, ["b", "b", "b"])
+    one_hot = DeviceData.from_arrays(4, x, np.eye(3)[[1, 1, 1]])
+    assert (one_hot.population.classes, one_hot.population.labels) == (2, None)
+
+
+def test_real_labels_with_a_classifier_get_a_sentence():
+    population = Population.from_arrays(np.zeros((8, 2)), [0.0, 1.0] * 4, [0, 1] * 4)
+    with pytest.raises(ConfigError, match=r"y has real numbers: give class labels as integers or text$"):
+        fedprox.train({"devices": {"per_round": 2}}, population=population, model=fedprox.models.mlp(2, 2))

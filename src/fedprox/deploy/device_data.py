@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.population import Population, Samples
+from fedprox.population.labels import one_per_row
 
 __all__ = ["DeviceData", "sizes_only", "together"]
 
@@ -41,7 +42,12 @@ class DeviceData:
         >>> data.device, data.samples.size(7)
         (7, 2)
         """
-        labels = np.asarray(y)  # of one device alone, so that numbering them would differ from device to device
+        labels = one_per_row(y)
+        if labels.dtype.kind not in "biuf":  # of one device alone, so that their numbers would differ between devices
+            raise DataError(
+                f"y of a device must be class numbers from 0 on, the same on all devices, or real targets; device "
+                f"{device} has {labels[0].item()!r}: number the labels"
+            )
         classes = max(int(labels.max()) + 1, 1) if labels.dtype.kind in "iu" and len(labels) else None
         owner = np.zeros(len(labels), int)
         return cls(device, Population.from_arrays(x, labels, owner, test=test, seed=seed, classes=classes))

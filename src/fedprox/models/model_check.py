@@ -51,7 +51,12 @@ def check_functions(model: Model, params: Tree, x: np.ndarray, y: np.ndarray) ->
     """Refuse a model whose loss or predictions on a batch of x and y are not one per example."""
     batch = [jax.ShapeDtypeStruct((_ROWS, *array.shape[1:]), array.dtype) for array in (x, y)]
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), params)
-    loss = _results("the loss", model, model.loss, shapes, *batch)
+    try:
+        loss = _results("the loss", model, model.loss, shapes, *batch)
+    except ConfigError as error:
+        if model.predict is None or y.dtype.kind != "f":
+            raise
+        raise ConfigError(f"{error}; y has real numbers: give class labels as integers or text") from error.__cause__
     if len(loss) != 1 or loss[0].shape != (_ROWS,):
         raise ConfigError(
             f"the loss of model {model.name!r} must be one number per example, of shape (examples,), not a mean; "

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedprox.core.errors import DataError
 from fedprox.population.given_arrays import decoded, to_array
 
-__all__ = ["Labels", "decode", "encode", "is_missing"]
+__all__ = ["Labels", "decode", "encode", "is_missing", "one_per_row"]
 
 Labels = tuple[Any, ...] | None
 """The name of each class, as text, integers or booleans; None where the classes are plain numbers."""
@@ -32,7 +32,7 @@ def encode(y: ArrayLike) -> tuple[NDArray[Any], Labels]:
     >>> encode([2, 1])[1], encode([0, 5])[1], encode([[0, 1], [1, 0]])[0]
     ((1, 2), None, array([1, 0]))
     """
-    values = _one_per_row(y)
+    values = one_per_row(y)
     if values.dtype.kind in "fc" or values.dtype == bool or values.ndim > 1:
         return values, None
     if values.dtype.kind in "iu" and (not len(values) or values.min() == 0):
@@ -57,7 +57,8 @@ def is_missing(item: Any) -> bool:
     )
 
 
-def _one_per_row(y: ArrayLike) -> NDArray[Any]:
+def one_per_row(y: ArrayLike) -> NDArray[Any]:
+    """Return y with one entry per row: rows of one column as their entry, one-hot rows as the place of the one."""
     values = _plain(y)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
