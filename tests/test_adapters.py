@@ -552,6 +552,26 @@ def test_flax_refuses_other_state() -> None:
         from_nnx(CountingNnx)
 
 
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: from_linen(flax.linen.Dense, np.zeros((1, 3))), "of Linen, not a class; got the class Dense"),
+        (lambda: from_linen(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), np.zeros((1, 2))), "got Linear: use `from_nnx`"),
+        (
+            lambda: from_linen(flax.linen.Dense(3), (1, 2)),
+            r"`example` must be an array, .* such as x\[:1\]; got \(1, 2",
+        ),
+        (lambda: from_nnx(nnx.Linear(2, 3, rngs=nnx.Rngs(0))), "`make` must be a function of `rngs` .* got Linear"),
+        (lambda: from_nnx(lambda rngs: 3), "`make` must return a module of NNX; got int"),
+        (lambda: from_equinox(eqx.nn.Linear(2, 3, key=jax.random.key(0))), "a function of a key .* got Linear"),
+        (lambda: from_equinox(lambda key: flax.linen.Dense(3)), "`make` must return a module of Equinox; got Dense"),
+    ],
+)
+def test_what_flax_and_equinox_cannot_take_gets_one_sentence(call: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        call()
+
+
 def gradient_steps(params: Any, x: Any, y: Any, subproblem: Any, budget: int, key: int) -> tuple[Any, int]:
     """SGD on softmax regression, in NumPy, as a user might write it."""
     for rows in subproblem.minibatches():

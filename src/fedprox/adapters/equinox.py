@@ -37,7 +37,15 @@ def from_equinox(
     >>> model.init(jax.random.key(0)).weight.shape
     (3, 2)
     """
-    module = eqx.nn.inference_mode(make(jax.random.key(0)))
+    if isinstance(make, eqx.Module) or not callable(make):
+        raise ConfigError(
+            f"`make` must be a function of a key that returns a module of Equinox; got {type(make).__name__}: give its "
+            "class, or lambda key: ..."
+        )
+    module = make(jax.random.key(0))
+    if not isinstance(module, eqx.Module):
+        raise ConfigError(f"`make` must return a module of Equinox; got {type(module).__name__}")
+    module = eqx.nn.inference_mode(module)
     leaves = jax.tree.leaves(module, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.StateIndex))
     if any(isinstance(leaf, eqx.nn.StateIndex) for leaf in leaves):
         raise ConfigError(

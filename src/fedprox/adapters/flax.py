@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from fedprox.adapters.outputs import Loss, Predict, build_output_model, cross_entropy, label
-from fedprox.core.errors import ConfigError
+from fedprox.core.errors import ConfigError, short
 from fedprox.core.extras import needs_extra
 from fedprox.core.trees import Tree, flatten_names
 from fedprox.models import Model
@@ -55,6 +55,7 @@ def from_linen(
     >>> model.init(jax.random.key(0))["kernel"].shape
     (2, 3)
     """
+    _check_linen(module, example)
     name = type(module).__name__
 
     def variables(key: jax.Array) -> dict[str, Any]:
@@ -92,8 +93,16 @@ def from_nnx(
     (2, 3)
     """
 
+    if isinstance(make, nnx.Module) or not callable(make):
+        raise ConfigError(
+            f"`make` must be a function of `rngs` that returns a module of NNX; got {_kind(make)}: give its class, or "
+            "lambda rngs: ..."
+        )
+
     def made(rngs: nnx.Rngs) -> nnx.Module:
         module = make(rngs)
+        if not isinstance(module, nnx.Module):
+            raise ConfigError(f"`make` must return a module of NNX; got {_kind(module)}")
         for _, node in nnx.iter_graph(module):
             if type(node) is nnx.BatchNorm:
                 node.__class__ = _MaskedBatchNorm
@@ -191,6 +200,23 @@ def _mask_for(x: jax.Array) -> jax.Array | None:
             f"{len(rows)} examples"
         )
     return jnp.broadcast_to(rows.reshape(-1, *[1] * (x.ndim - 1)), x.shape)
+
+
+def _check_linen(module: Any, example: Any) -> None:
+    if not isinstance(module, flax.linen.Module):
+        hint = ": use `from_nnx`" if isinstance(module, nnx.Module) else ""
+        raise ConfigError(f"`module` must be a module of Linen, not a class; got {_kind(module)}{hint}")
+    if not hasattr(example, "shape") or not example.shape:
+        raise ConfigError(f"`example` must be an array, a batch of inputs such as x[:1]; got {short(example)}")
+
+
+def _kind(given: object) -> str:
+    """Return what an object of a wrong kind is.
+
+    >>> _kind(nnx.Rngs(0)), _kind(nnx.Linear)
+    ('Rngs', 'the class Linear')
+    """
+    return f"the class {given.__qualname__}" if inspect.isclass(given) else type(given).__name__
 
 
 def _refuse_other_state(name: str, state: dict[str, Any]) -> None:
