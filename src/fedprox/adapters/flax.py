@@ -92,7 +92,6 @@ def from_nnx(
     >>> model.init(jax.random.key(0))["kernel"].shape
     (2, 3)
     """
-
     if isinstance(make, nnx.Module) or not callable(make):
         raise ConfigError(
             f"`make` must be a function of `rngs` that returns a module of NNX; got {_kind(make)}: give its class, or "
