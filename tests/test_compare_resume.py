@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import fedprox
 from fedprox.cli import app
-from fedprox.experiments.compare import compare
+from fedprox.experiments.compare import compare, plan, variant
 
 pytestmark = pytest.mark.usefixtures("runs_here")
 
@@ -59,3 +59,10 @@ def test_an_interrupt_says_how_to_resume(tmp_path: Path, monkeypatch: pytest.Mon
     done = CliRunner().invoke(app, ["compare", "synthetic-iid", "-m", "fedavg", "--out", "both"])
     assert done.exit_code == 130
     assert done.stderr == "fedprox: interrupted; the same command with --out both --resume continues\n"
+
+
+def test_a_mu_of_the_config_that_does_not_count_is_told(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "method": {"mu": 0.5}}
+    with pytest.warns(UserWarning, match=r"fedprox runs with method.mu = 0.0, .* for the 0.5 .* write fedprox:mu=0.5$"):
+        plan(settings, [variant("fedprox")], 1, tmp_path)
+    plan(settings, [variant("fedavg"), variant("fedprox:mu=0")], 1, tmp_path)  # without a warning

@@ -57,8 +57,11 @@ def write_keys(folder: Path, *, nodes: int, hosts: Sequence[str] = ("localhost",
     with reading(folder, "a folder for keys", error=ConfigError):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"the folder for keys must be empty or must not exist yet; got {folder}")
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(f"the folder for keys {folder} cannot be written: {error.strerror}") from None
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     ca, certificate = _certificates(authority, server, names, days)
     pem, none = serialization.Encoding.PEM, serialization.NoEncryption()

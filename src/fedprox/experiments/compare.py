@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -183,6 +184,7 @@ def plan(
     jobs = []
     for chosen in variants:
         own = _config(settings, chosen)
+        _warn_of_mu(settings.get("method", {}), chosen, own.method)
         for offset in range(seeds):
             config = own.model_copy(update={"seed": own.seed + offset})
             folder = out / _folder_name(chosen.label) / f"seed-{config.seed}"
@@ -284,6 +286,18 @@ def _inherited(method: Mapping[str, Any], chosen: Variant) -> dict[str, Any]:
     name = chosen.overrides[0].removeprefix("method.name=")
     known = {*keys_of_section("method", {"name": name}), *(MethodConfig.model_fields if takes_mu(name) else ())}
     return {key: value for key, value in method.items() if key in known - {"name", "mu"}}
+
+
+def _warn_of_mu(plan: Mapping[str, Any], chosen: Variant, method: MethodConfig) -> None:
+    """Warn that a variant of the plan's own method has another mu, which it did not state."""
+    given = plan.get("mu", method.mu)
+    is_stated = any(override.startswith("method.mu=") for override in chosen.overrides)
+    if chosen.overrides and not is_stated and method.name == plan.get("name", "fedprox") and method.mu != given:
+        warnings.warn(
+            f"{chosen.label} runs with method.mu = {method.mu}, since each method of a comparison states its own; for "
+            f"the {given} of the config write {method.name}:mu={given}",
+            stacklevel=3,
+        )
 
 
 def _best(history: History) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.errors import ConfigError, RunFolderError, nearest
 from fedprox.core.files import write_atomically
 from fedprox.experiments.scheduler import Event, Job
 from fedprox.paper.experiments import EXPERIMENTS
@@ -95,7 +95,10 @@ def make(
     if only and not only_draw and not replaced:
         return Made(runs, [f"the runs on {', '.join(only)} are done; --only-draw makes the figures"], [])
     folder = figures or setting.out
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"the folder for figures {folder} cannot be written: {error.strerror}") from None
     results = Results(setting)
     lines: list[str] = []
     files: list[Path] = []
