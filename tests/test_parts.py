@@ -560,6 +560,7 @@ def test_a_stopping_rule_of_ones_own(module, small_population):
     config = {**SHORT, "stop": {"rule": f"{name}:after", "round": 1}}
     result = fedprox.train(config, population=small_population)
     assert (result.summary["ended"], result.summary["rounds"]) == ("stopped", 1)
+    assert result.summary["stopping_rule"] == f"{name}:after"
 
 
 def test_a_sampler_of_ones_own_sees_what_the_server_knows(module, small_population, tmp_path):

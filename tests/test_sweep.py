@@ -12,6 +12,9 @@ from fedprox.config import Config
 from fedprox.experiments.scheduler import Job, run_jobs
 from fedprox.experiments.sweep import axis, grid, sweep
 from fedprox.experiments.tune import Choice, tune
+from fedprox.report.verdict import verdict
+from fedprox.runs.reader import find_runs
+from fedprox.runs.seed_groups import group_runs
 
 SMALL = {"rounds": 3, "solver": {"epochs": 1}, "data": {"name": "synthetic_iid"}}
 
@@ -55,6 +58,19 @@ def test_a_sweep_skips_what_is_finished_continues_what_is_not_and_ranks(tmp_path
     assert [row["train_loss"] for row in again.table()] == [row["train_loss"] for row in table]
     with pytest.raises(fedprox.FedProxError, match=r"must not change `solver.epochs`"):
         sweep(SMALL | {"solver": {"epochs": 2}}, rates, out=tmp_path)
+
+
+@pytest.mark.usefixtures("runs_here")
+def test_a_run_that_an_own_rule_has_ended_is_done(tmp_path: Path) -> None:
+    objects = {"stopping_rule": lambda history: history[-1]["round"] == 2}
+    first = sweep(SMALL, ["seed=0,1"], out=tmp_path, **objects)
+    assert [fedprox.load_run(path).summary["rounds"] for path in first.done] == [2, 2]
+    again = sweep(SMALL, ["seed=0,1"], out=tmp_path, **objects)
+    assert (len(again.done), again.skipped) == (2, 2)
+    assert not any("has not finished" in sentence for sentence in verdict(group_runs(find_runs([tmp_path]))))
+    fedprox.train(SMALL, out=tmp_path / "stopped", callbacks=[lambda progress: progress.round == 2])
+    (sentence,) = verdict(group_runs(find_runs([tmp_path / "stopped"])))[-1:]
+    assert "has not finished: 1 of 1 runs stand at round 2 of 3" in sentence
 
 
 def test_a_run_that_fails_does_not_stop_the_rest(tmp_path: Path) -> None:

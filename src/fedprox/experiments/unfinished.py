@@ -8,6 +8,7 @@ from pathlib import Path
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.runs.folder import read_summary
 from fedprox.runs.records import is_record_of, keep_record, use_record
+from fedprox.runs.stopping import has_finished
 
 __all__ = ["is_complete", "run_unfinished"]
 
@@ -15,9 +16,7 @@ __all__ = ["is_complete", "run_unfinished"]
 def is_complete(job: Job) -> bool:
     """Return whether the job's run folder holds its outcome: all rounds, or an end by a stopping rule."""
     summary = read_summary(job.out)
-    if summary is None:
-        return False
-    return summary["ended"] in ("converged", "diverged") or summary.get("rounds", 0) >= job.config.rounds
+    return summary is not None and has_finished(summary, job.config.rounds)
 
 
 def run_unfinished(

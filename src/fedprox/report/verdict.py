@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedprox.runs.seed_groups import Group
 from fedprox.runs.stopping import is_ranked
 
 __all__ = ["verdict"]
-
-_OPEN = ("stopped", "interrupted")  # runs that ended before they were done
 
 
 def verdict(groups: Sequence[Group]) -> list[str]:
@@ -105,7 +104,7 @@ def _outcome(groups: Sequence[Group], outcome: str) -> list[str]:
 def _unfinished(groups: Sequence[Group]) -> list[str]:
     sentences = []
     for group in groups:
-        open_runs = [run for run in group.runs if run.summary is None or run.summary["ended"] in _OPEN]
+        open_runs = [run for run in group.runs if _is_open(run.summary)]
         if open_runs:
             reached = ", ".join(str(run.last["round"]) for run in open_runs)
             sentences.append(
@@ -113,6 +112,11 @@ def _unfinished(groups: Sequence[Group]) -> list[str]:
                 f"of {open_runs[0].config.rounds}."
             )
     return sentences
+
+
+def _is_open(summary: Mapping[str, Any] | None) -> bool:
+    """Return whether a run has not ended, or ended before it was done."""
+    return summary is None or (summary["ended"] in ("stopped", "interrupted") and "stopping_rule" not in summary)
 
 
 def _privacy(groups: Sequence[Group]) -> list[str]:

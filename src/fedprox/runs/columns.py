@@ -100,6 +100,7 @@ class RunSummary(TypedDict):
     """summary.json: the outcome of a run that has ended."""
 
     ended: str  # finished, converged, diverged, stopped or interrupted
+    stopping_rule: NotRequired[str]  # the own rule that has ended it, if one has
     rounds: NotRequired[int]
     converged_round: NotRequired[int | None]
     diverged_round: NotRequired[int | None]

@@ -16,6 +16,7 @@ from fedprox.core.errors import RunFolderError
 from fedprox.core.files import write_atomically
 from fedprox.core.reading import reading
 from fedprox.runs.folder import read_complete, read_summary
+from fedprox.runs.stopping import has_finished
 
 __all__ = ["check_record", "is_record_of", "keep_record", "use_record"]
 
@@ -64,7 +65,7 @@ def check_record(folder: Path) -> None:
 def is_record_of(folder: Path, config: Config) -> bool:
     """Return whether a folder holds the record of a complete run of a config."""
     summary = read_summary(folder)
-    if summary is None or summary.get("rounds", 0) < config.rounds:
+    if summary is None or not has_finished(summary, config.rounds):
         return False
     check_record(folder)
     found, wanted = Config.from_toml(folder / "config.toml").to_dict(), config.to_dict()

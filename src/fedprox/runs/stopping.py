@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Outcome", "is_ranked"]
+__all__ = ["Outcome", "has_finished", "is_ranked"]
 
 _CONVERGED_BELOW = 1e-4
 _DIVERGED_ABOVE = 1.0
@@ -56,6 +56,16 @@ class Outcome:
         if self.exploded_round is None and first > 0 and loss > _EXPLODED_TIMES * first:
             self.exploded_round = round
         self._losses[round] = loss
+
+
+def has_finished(summary: Mapping[str, Any], rounds: int) -> bool:
+    """Return whether a run has all its rounds, or a rule of `[stop]` has ended it: not a callback or an interrupt.
+
+    >>> has_finished({"ended": "stopped", "rounds": 3}, 10), has_finished({"ended": "converged", "rounds": 3}, 10)
+    (False, True)
+    """
+    has_ruled = summary.get("ended") in ("converged", "diverged") or "stopping_rule" in summary
+    return has_ruled or summary.get("rounds", 0) >= rounds
 
 
 def is_ranked(summary: Mapping[str, Any]) -> bool:

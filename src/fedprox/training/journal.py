@@ -48,7 +48,8 @@ class Journal:
         self.history, self.devices = History(), History()
         self._outcome = Outcome()
         self._config = config
-        self._rule = stopping_rule
+        self._rule, self._has_ruled = stopping_rule, False
+        self._rule_name = config.stop.rule if stopping_rule is None else str(describe_part(stopping_rule)["object"])
         if stopping_rule is None and config.stop.rule:
             self._rule = build_part("stopping", "stop.rule", config.stop)
         self._callbacks = [str(describe_part(callback)["object"]) for callback in callbacks]
@@ -81,7 +82,8 @@ class Journal:
         if self._rule is None:
             return None
         with own_code("the stopping rule"):
-            return "stopped" if self._rule(self.history) else None
+            self._has_ruled = bool(self._rule(self.history))
+        return "stopped" if self._has_ruled else None
 
     def save(self, state: State, more: Mapping[str, Any]) -> None:
         """Write a checkpoint; `more` are plain values besides the state's own."""
@@ -127,6 +129,7 @@ class Journal:
             "result": {name: last[name] for name in ("round", "train_loss", "train_accuracy", "test_accuracy")},
             "seconds": self.seconds,
             "peak_memory_mb": peak_memory(),
+            **({"stopping_rule": self._rule_name} if self._has_ruled else {}),
             **({"replaced": self._replaced} if self._replaced else {}),
             **({"callbacks": self._callbacks} if self._callbacks else {}),
             **({"deployed": dict(self._deployed)} if self._deployed else {}),
