@@ -562,9 +562,12 @@ def test_flax_refuses_other_state() -> None:
             r"`example` must be an array, .* such as x\[:1\]; got \(1, 2",
         ),
         (lambda: from_nnx(nnx.Linear(2, 3, rngs=nnx.Rngs(0))), "`make` must be a function of `rngs` .* got Linear"),
-        (lambda: from_nnx(lambda rngs: 3), "`make` must return a module of NNX; got int"),
+        (lambda: from_nnx(lambda rngs: 3), "`make` must return a module of NNX; got int"),  # type: ignore[return-value]
         (lambda: from_equinox(eqx.nn.Linear(2, 3, key=jax.random.key(0))), "a function of a key .* got Linear"),
-        (lambda: from_equinox(lambda key: flax.linen.Dense(3)), "`make` must return a module of Equinox; got Dense"),
+        (
+            lambda: from_equinox(lambda key: flax.linen.Dense(3)),  # type: ignore[return-value]
+            "`make` must return a module of Equinox; got Dense",
+        ),
     ],
 )
 def test_what_flax_and_equinox_cannot_take_gets_one_sentence(call: Any, sentence: str) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fedprox import data
 from fedprox.config import Config
@@ -121,7 +121,7 @@ def certify(
     _check_arguments(len(recorded), resample, round, epsilon, most_devices)
     _refuse(config, replaced, recorded, resample)
     replaced = {part: record for part, record in replaced.items() if part in _GIVEN_AGAIN}
-    given = {"data": population, "model": model, "solver": solver}
+    given: dict[str, Any] = {"data": population, "model": model, "solver": solver}
     check_present(run, replaced, given)
     population = population or data.load(config)
     model = model or data.model_for(config, population)
