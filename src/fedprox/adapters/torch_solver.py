@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -190,7 +190,7 @@ class _Evaluation:
 
 
 @contextmanager
-def _by_running_statistics(layers: list[nn.Module]) -> Iterator[None]:
+def _by_running_statistics(layers: Sequence[nn.Module]) -> Iterator[None]:
     """Let batch normalisation of one value per channel, which has no variance, use the running statistics."""
 
     def choose(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
