@@ -146,7 +146,10 @@ def _of_parts(section: str, shared: set[str]) -> Iterator[Setting]:
 def _names(key: str) -> str:
     """Return the rule of a key that names a part and has no other: the built-in names."""
     groups = [place.group for place in PLACES if place.field == key and place.group != "mu"]
-    return f"one of {', '.join([*BUILTIN[groups[0]], 'module:object'])}" if groups else ""
+    if not groups:
+        return ""
+    known = list(BUILTIN[groups[0]])
+    return f"one of {', '.join([*known, 'module:object'])}" if known else "module:object"
 
 
 def _values(annotation: Any) -> tuple[str, ...]:
