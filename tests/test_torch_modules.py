@@ -71,7 +71,12 @@ class Counting(Layer):
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "dropout by a function": FunctionalDropout,
-    "dropout within an LSTM": lambda: nn.Sequential(nn.LSTM(FEATURES, CLASSES, 2, dropout=0.5), First()),
+    "dropout within an LSTM": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, FEATURES)),
+        nn.LSTM(FEATURES, CLASSES, 2, dropout=0.5, batch_first=True),
+        First(),
+        nn.Flatten(),
+    ),
     "random slopes": lambda: nn.Sequential(nn.Linear(FEATURES, 5), nn.RReLU(), nn.Linear(5, CLASSES)),
     "state outside the parameters": Counting,
     "cumulative statistics": lambda: nn.Sequential(
@@ -254,6 +259,16 @@ def test_model_and_solver_of_different_modules_get_one_sentence() -> None:
         fedprox.train(config, population=population(), model=model, solver=solver)
     with pytest.raises(ConfigError, match="got a tuple with one, so take it apart"):
         fedprox.train(config, population=population(), model=from_torch(nn.Linear(FEATURES, CLASSES)))
+
+
+def test_losses_that_depend_on_the_rest_of_the_batch_are_warned_of() -> None:
+    """A batch as the steps of a sequence, and outputs (examples, 1) minus labels (examples,)."""
+    with pytest.warns(
+        UserWarning, match="should not depend on the other examples of its batch; with module Sequential"
+    ):
+        run(nn.Sequential(nn.LSTM(FEATURES, CLASSES), First()))
+    with pytest.warns(UserWarning, match="are outputs and labels of different shapes subtracted"):
+        run(nn.Linear(FEATURES, 1), lambda outputs, y: (outputs - y).square().mean(1), predict=None)
 
 
 def test_a_module_may_change_its_input() -> None:

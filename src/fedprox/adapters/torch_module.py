@@ -6,6 +6,7 @@ PyTorch uses one core per device, like everything else, so that results do not d
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ __all__ = ["Loss", "ModuleAt", "ModuleCopies", "Predict", "largest"]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Predict = Callable[[torch.Tensor], torch.Tensor]
 _NUMBERS = 1 << 16  # of the examples that are taken at once
-_FEW = 4  # examples that show whether losses can be repeated
+_FEW = 4  # examples that show whether losses can be repeated, and depend on one example each
 
 
 class ModuleCopies:
@@ -56,7 +57,7 @@ class ModuleCopies:
         self.predict = predict
         # None until a solve has shown whether its training draws random numbers
         self.is_random = True if _has_dropout(module) or self.device.type != "cpu" else None
-        self._is_repeatable = False
+        self._is_repeatable = self._is_separate = False
         self._losses = losses
         self._free: list[nn.Module] = []
         self._memory = Memory(self.module, state)
@@ -115,6 +116,25 @@ class ModuleCopies:
             )
         self._is_repeatable = True
 
+    def check_separate(self, at: ModuleAt, x: NDArray[Any], y: NDArray[Any]) -> None:
+        """Warn of losses of examples that depend on which others are in the batch; it is checked once."""
+        if self._is_separate or len(x) < _FEW:
+            return
+        self._is_separate = True
+        all_of_them, without_first = slice(_FEW), slice(1, _FEW)  # in a sequence, all may depend on the first
+        with torch.no_grad():
+            losses, expected = (
+                at.each_loss(at.outputs(at.tensor(x[rows])), at.tensor(y[rows]))
+                for rows in (all_of_them, without_first)
+            )
+        if not torch.allclose(losses[1:], expected, rtol=1e-3, atol=1e-4, equal_nan=True):
+            warnings.warn(
+                f"the loss of an example should not depend on the other examples of its batch; with module "
+                f"{type(self.module).__name__} it does: are outputs and labels of different shapes subtracted, or is "
+                "the batch taken for a sequence (`batch_first`)?",
+                stacklevel=2,
+            )
+
 
 @dataclass(frozen=True)
 class ModuleAt:
@@ -164,6 +184,7 @@ class ModuleAt:
     def losses(self, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return the loss of each example, and whether its label is predicted."""
         losses, hits = np.zeros(len(y), np.float32), np.zeros(len(y), bool)
+        self.copies.check_separate(self, x, y)
         with torch.no_grad():
             self.copies.check_repeatable(self, x, y)
             for rows in _batches(x):
@@ -175,6 +196,7 @@ class ModuleAt:
     def sums(self, x: NDArray[Any], y: NDArray[Any]) -> Sums:
         """Return summed loss, hits and gradient over some examples."""
         loss, correct = 0.0, 0
+        self.copies.check_separate(self, x, y)
         gradient: dict[str, torch.Tensor] = {}
         for rows in _batches(x):
             outputs, labels = self.outputs(self.tensor(x[rows])), self.tensor(y[rows])
