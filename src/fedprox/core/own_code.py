@@ -6,6 +6,7 @@ during a run is printed with the traceback of the user's files (`own_traceback`)
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -19,8 +20,8 @@ from fedprox.core.reading import reason
 __all__ = ["describe_failure", "is_library_code", "own_code", "own_hooks", "own_traceback"]
 
 _LIBRARIES = (
-    str(Path(__file__).parents[1]),
-    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parents[1]) + os.sep,
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),
     "<",
 )
 
