@@ -134,6 +134,8 @@ def test_the_folder_is_searched_only_where_a_config_asks_for_it(tmp_path):
     ("setting", "sentence"),
     [
         ("method.name=nowhere:Half", "`method.name` must name a module that can be imported (ModuleNotFoundError"),
+        ("method.name=mine.py:Half", "got 'mine.py:Half'; did you mean `mine:Half`?"),
+        ("method.name=mine.Half", "got 'mine.Half'; did you mean `mine:Half`?"),
         ("method.name=broken:Half", "`method.name` must name a module that can be imported (SyntaxError"),
         ("method.name=mine:Haf", "which has no 'Haf'; got 'mine:Haf'; did you mean `Half`?"),
         ("method.name=mine:dataclass", "`method.name` must name a Method, or a callable that returns one; got 'mine"),
@@ -531,7 +533,7 @@ def test_metrics_of_ones_own(module, small_population, tmp_path):
     for measure, sentence in [
         ({"metrics": [f"{name}:constant"]}, r"`measure.metrics` must name functions"),
         ({"metrics": ["f1"]}, r"`measure.metrics` must be module:object; got 'f1'"),
-        ({"metrics": "f1"}, r"`measure.metrics` must be a list of names of metrics; got 'f1'"),
+        ({"metrics": "f1"}, r"`measure.metrics` must be a list of names of metrics, .*; got 'f1'"),
         ({"metrics": [f"{name}:wrong_share", f"{name}:wrong_share"]}, r"must have different names"),
     ]:
         with pytest.raises(ConfigError, match=sentence):

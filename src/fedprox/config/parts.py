@@ -75,7 +75,8 @@ def find_part(group: str, name: str, field: str) -> Any:
         known = [*BUILTIN[group], *dict.fromkeys(point.name for point in installed)]
         rule = f"one of {', '.join([*known, 'module:object'])}" if known else "module:object"
         rule += f" or {GROUPS[group].also}" if GROUPS[group].also else ""
-        raise ConfigError(f"`{field}` must be {rule}; got {name!r}{_file_hint(group, name) or nearest(name, known)}")
+        hint = _file_hint(group, name) or nearest(name, known) or _dotted_hint(name)
+        raise ConfigError(f"`{field}` must be {rule}; got {name!r}{hint}")
     return _imported(found[0].value, field)
 
 
@@ -173,6 +174,12 @@ def _file_hint(group: str, name: str) -> str:
     return f": to read the file, set `data.name` to {kind!r} and `data.path` to {name!r}" if kind else ""
 
 
+def _dotted_hint(name: str) -> str:
+    """Return the hint for an object of a module that was given with a dot in place of the colon."""
+    module, dot, part = name.rpartition(".")
+    return f"; did you mean `{module}:{part}`?" if dot and module and part.isidentifier() else ""
+
+
 @lru_cache(maxsize=256)  # some are asked for in every round
 def _builtin(path: str, field: str) -> Any:
     return _imported(path, field)
@@ -190,6 +197,8 @@ def _imported(path: str, field: str) -> Any:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         is_missing = isinstance(error, ModuleNotFoundError) and module.split(".")[0] == (error.name or "").split(".")[0]
         hint = "; start the command in the folder that has it" if is_missing and is_command() else ""
+        if module.endswith(".py"):
+            hint = f"; did you mean `{module.removesuffix('.py').replace('/', '.')}:{name}`?"
         raise ConfigError(f"`{field}` must name a module that can be imported ({reason}); got {path!r}{hint}") from None
     for part in name.split("."):
         if not hasattr(found, part):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedprox import data
-from fedprox.core.errors import FedProxError, RunFolderError
+from fedprox.core.errors import DataError, FedProxError, RunFolderError
 from fedprox.core.trees import Tree
 from fedprox.models import Model
 from fedprox.population import Population
@@ -40,7 +40,10 @@ def configured_data(run: SavedRun, given: Population | None = None) -> Populatio
     """
     deployed = (run.summary or {}).get("deployed")
     if deployed is None:
-        return data.load(run.config)
+        try:
+            return data.load(run.config)
+        except DataError as error:
+            raise DataError(f"the data of run {run.path} cannot be loaded: {error}") from None
     try:
         found = data.load(run.config)
         problem = _different_sizes(found, deployed)
