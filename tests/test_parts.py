@@ -533,7 +533,7 @@ def test_metrics_of_ones_own(module, small_population, tmp_path):
     for measure, sentence in [
         ({"metrics": [f"{name}:constant"]}, r"`measure.metrics` must name functions"),
         ({"metrics": ["f1"]}, r"`measure.metrics` must be module:object; got 'f1'"),
-        ({"metrics": "f1"}, r"`measure.metrics` must be a list of names of metrics, .*; got 'f1'"),
+        ({"metrics": "f1"}, r"`measure.metrics` must be a list of names, .*; got 'f1'"),
         ({"metrics": [f"{name}:wrong_share", f"{name}:wrong_share"]}, r"must have different names"),
     ]:
         with pytest.raises(ConfigError, match=sentence):

@@ -154,7 +154,7 @@ class MeasureConfig(Section):
     devices: CountOrZero = 0
     dissimilarity: Flag = True
     gamma: Flag = False
-    metrics: list[str] = Field(default_factory=list, description='a list of names of metrics, such as ["module:object"]')
+    metrics: list[str] = Field(default_factory=list, description='a list of names, such as ["module:object"]')
 
 
 class StopConfig(PartSection):
