@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedprox
-from fedprox.core.errors import ConfigError
+from fedprox.core.errors import ConfigError, DataError
 from fedprox.participation.budget import minibatches, split_batches
 
 torch = pytest.importorskip("torch")
@@ -269,6 +269,12 @@ def test_losses_that_depend_on_the_rest_of_the_batch_are_warned_of() -> None:
         run(nn.Sequential(nn.LSTM(FEATURES, CLASSES), First()))
     with pytest.warns(UserWarning, match="are outputs and labels of different shapes subtracted"):
         run(nn.Linear(FEATURES, 1), lambda outputs, y: (outputs - y).square().mean(1), predict=None)
+
+
+def test_images_whose_channels_come_last_get_a_hint() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 2, 5), nn.Flatten(), nn.Linear(8, CLASSES))
+    with pytest.raises(DataError, match=r"shape \(2, 6, 6, 3\) and float32 \(the channels are last: x.permute"):
+        run(module, data=population(np.zeros((24, 6, 6, 3), np.float32)))
 
 
 def test_a_module_may_change_its_input() -> None:

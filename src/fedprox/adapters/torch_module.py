@@ -161,7 +161,7 @@ class ModuleAt:
             kind, shape = str(x.dtype).removeprefix("torch."), tuple(x.shape)
             name = type(self.module).__name__
             raise DataError(
-                f"module {name} does not take a batch of shape {shape} and {kind}: {_line(error)}"
+                f"module {name} does not take a batch of shape {shape} and {kind}{_hint(shape)}: {_line(error)}"
             ) from error
         return found
 
@@ -296,6 +296,16 @@ def _has_dropout(module: nn.Module) -> bool:
 def _kind(outputs: Any) -> str:
     is_tensor = isinstance(outputs, torch.Tensor)
     return f"outputs {tuple(outputs.shape)}" if is_tensor else f"outputs of type {type(outputs).__name__}"
+
+
+def _hint(shape: tuple[int, ...]) -> str:
+    """Return the hint for images whose channels come last, as in CIFAR-10 here.
+
+    >>> _hint((2, 32, 32, 3))
+    ' (the channels are last: x.permute(0, 3, 1, 2) moves them)'
+    """
+    is_last = len(shape) == 4 and shape[3] <= 4 < min(shape[1:3])
+    return " (the channels are last: x.permute(0, 3, 1, 2) moves them)" if is_last else ""
 
 
 def _line(error: BaseException) -> str:
