@@ -241,6 +241,7 @@ def test_a_second_interrupt_of_a_sweep_does_not_wait_for_the_round(config: Path,
     process = subprocess.Popen(sweep, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     folders = [out / f"seed={seed}" for seed in (0, 1)]
     wait_for(lambda: all((folder / "metrics.jsonl").exists() for folder in folders), process)
+    time.sleep(1)  # the first round begins after its measures are written
     process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=1)  # its workers are in the middle of a round
