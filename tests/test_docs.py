@@ -93,6 +93,12 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert list((tmp_path / "site").rglob("*.py")) == []
 
 
+def test_every_page_can_be_reached() -> None:
+    others = {page: "".join(each.read_text() for each in PAGES if each != page) for page in PAGES[1:]}
+    menu = (ROOT / "mkdocs.yml").read_text()
+    assert [page.name for page, text in others.items() if page.name not in menu + text] == []
+
+
 def test_the_reference_has_every_public_name_and_every_section_of_a_config() -> None:
     names = re.findall(r"^::: (\S+)", (ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), re.MULTILINE)
     shown = [pkgutil.resolve_name(name) for name in names]
