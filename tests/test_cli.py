@@ -26,7 +26,8 @@ def test_run_writes_a_folder_and_says_what_came_of_it(tmp_path):
     assert (tmp_path / "here" / "summary.json").exists()
     again = fedprox("run", "synthetic-1-1", *SMALL, "--out", "here", cwd=tmp_path)
     assert again.returncode == 2
-    assert again.stderr == "fedprox: here already holds a run; choose another folder, or continue it with --resume\n"
+    problem = "here already holds a run; choose another folder, or continue it with --resume (in Python resume=True)"
+    assert again.stderr == f"fedprox: {problem}\n"
 
 
 def test_run_for_programs(in_process, tmp_path):

@@ -37,6 +37,19 @@ def test_a_column_that_is_not_there_names_the_nearest(result: fedprox.Result) ->
     assert fedprox.History().column("anything") == []
 
 
+def test_a_folder_that_is_no_run_says_where_runs_are(tmp_path: Path) -> None:
+    fedprox.train(SMALL, out=tmp_path / "swept" / "mu=1")
+    with pytest.raises(fedprox.FedProxError, match=r"is not a run folder; it holds run folders, such as .*mu=1"):
+        fedprox.load_run(tmp_path / "swept")
+    with pytest.raises(fedprox.FedProxError, match=r"run folder .*none does not exist"):
+        fedprox.load_run(tmp_path / "none")
+
+
+def test_a_row_is_chosen_by_its_number(result: fedprox.Result) -> None:
+    with pytest.raises(fedprox.FedProxError, match=r"by its number; got 'train_loss': use `.column\('train_loss'\)`"):
+        result.history["train_loss"]  # type: ignore[call-overload]
+
+
 def test_a_result_plots_itself(result: fedprox.Result, tmp_path: Path) -> None:
     picture = result.plot(tmp_path / "run.pdf")
     assert (tmp_path / "run.pdf").read_bytes().startswith(b"%PDF")

@@ -35,6 +35,26 @@ def test_an_interrupted_comparison_resumes(tmp_path: Path) -> None:
         compare({**settings, "solver": {"epochs": 2}}, ["fedavg"], out=out, resume=True)
 
 
+@pytest.mark.parametrize(
+    ("methods", "more", "problem"),
+    [
+        ("fedavg", {}, "`methods` must be a list of names and Method objects, or a dict; got 'fedavg'"),
+        (None, {}, "`methods` must be a list .*; got None"),
+        ([], {}, "`methods` must hold at least one method"),
+        ([3], {}, "`methods` must hold names, such as 'fedprox:mu=0.1', or Method objects; got 3"),
+        ({1: "fedavg"}, {}, r"`methods` must have text as labels; got \[1\]"),
+        (["fedavg"], {"seeds": 0}, "`seeds` must be an integer >= 1; got 0"),
+        (["fedavg"], {"seeds": [1, 2]}, r"`seeds` must be an integer >= 1; got \[1, 2\]"),
+        (["fedavg"], {"workers": -1}, "`workers` must be an integer >= 0; got -1"),
+        (["fedavg"], {"out": None}, "`out` must be the path of a folder; got None"),
+    ],
+)
+def test_arguments_from_python_of_another_kind(tmp_path: Path, methods: object, more: dict, problem: str) -> None:
+    with pytest.raises(fedprox.FedProxError, match=problem):
+        compare(SETTINGS, methods, **{"out": tmp_path / "none", **more})
+    assert not (tmp_path / "none").exists()
+
+
 def test_the_command_writes_picture_and_report_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     small = ["-s", "rounds=1", "-s", "solver.epochs=1", "-m", "fedavg", "-m", "fedprox:mu=1"]

@@ -163,6 +163,9 @@ def test_a_model_with_too_few_outputs_is_named_as_the_cause():
         ({"solver": "sgd"}, "`solver` must be an object with `name` and `solve`.*: a name belongs into the config"),
         ({"metrics": max}, "`metrics` must be a dict of functions by name"),
         ({"callbacks": print}, "`callbacks` must be a list of functions"),
+        ({"track": None}, "`track` must be the name of a tracker, or a list of names; got None"),
+        ({"out": 3}, "`out` must be the path of a folder; got 3"),
+        ({"resume": True}, "`resume` must be used with `out`, the run folder"),
     ],
 )
 def test_objects_of_another_kind_than_train_needs(objects, sentence):
@@ -262,6 +265,15 @@ def takes_nothing():
     return None
 
 
+class Undecorated(Method):
+    strength: float = 0.5
+    name = "undecorated"
+
+
+def average(replies, weights):
+    return replies[0]
+
+
 class Solver:
     name = "half"
 
@@ -291,6 +303,16 @@ class Solver:
         ({"devices": {"sampling": "first_parts:sampler"}}, ConfigError, "must name a function of view, .* gives list"),
         ({"model": {"name": "first_parts:broken"}}, ConfigError, "`model.name` = .* failed with ValueError: no w"),
         ({"model": {"name": "first_parts:takes_nothing"}}, ConfigError, "whose first arguments are population"),
+        (
+            {"method": {"name": "first_parts:Undecorated"}},
+            ConfigError,
+            "write `@dataclass.frozen=True.` above it",
+        ),
+        (
+            {"merge": {"rule": "first_parts:average"}},
+            ConfigError,
+            "a callable that returns the part and needs t",
+        ),
     ],
 )
 def test_parts_of_a_users_module_that_fail(tmp_path, monkeypatch, settings, error, sentence):

@@ -10,7 +10,7 @@ import pytest
 
 import fedprox
 from conftest import population_of
-from fedprox.core.errors import FedProxError, OwnCodeError, RunError
+from fedprox.core.errors import ConfigError, FedProxError, OwnCodeError, RunError
 from fedprox.core.own_code import own_hooks
 from fedprox.core.own_results import check_arrays, fitted
 from fedprox.methods import Method, Reply, elementwise
@@ -113,6 +113,23 @@ def test_hooks_of_a_method_that_return_something_else(small_population, hook, va
             population=small_population,
             method=Own(answers={hook: lambda: value}),
         )
+
+
+def test_hooks_with_other_arguments(small_population):
+    class Fewer(Method):
+        def merge(self, params, averaged):  # type: ignore[override]
+            return params, averaged
+
+    class FewerReplies(MergeRule):
+        def merge(self, replies):  # type: ignore[override]
+            return replies[0]
+
+    with pytest.raises(
+        ConfigError, match=r"merge of the method 'few' must take \(server, params, averaged, summed\); "
+    ):
+        fedprox.train(SETTINGS, population=small_population, method=Fewer("few"))
+    with pytest.raises(ConfigError, match=r"merge of the merge rule 'few' must take \(replies, weights\); got \(rep"):
+        fedprox.train(SETTINGS, population=small_population, merge_rule=FewerReplies("few"))
 
 
 @pytest.mark.parametrize(

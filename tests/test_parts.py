@@ -135,6 +135,8 @@ def test_the_folder_is_searched_only_where_a_config_asks_for_it(tmp_path):
     [
         ("method.name=nowhere:Half", "`method.name` must name a module that can be imported (ModuleNotFoundError"),
         ("method.name=mine.py:Half", "got 'mine.py:Half'; did you mean `mine:Half`?"),
+        ("method.name=./mine.py:Half", "got './mine.py:Half'; did you mean `mine:Half`?"),
+        ("method.name=mine.py", "got 'mine.py'; an object of a file is given as `mine:OBJECT`"),
         ("method.name=mine.Half", "got 'mine.Half'; did you mean `mine:Half`?"),
         ("method.name=broken:Half", "`method.name` must name a module that can be imported (SyntaxError"),
         ("method.name=mine:Haf", "which has no 'Haf'; got 'mine:Haf'; did you mean `Half`?"),

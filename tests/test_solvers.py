@@ -376,6 +376,12 @@ def test_svrg_with_whole_batches_is_gradient_descent() -> None:
     assert np.array_equal(flat(SOLVERS["svrg"].solve(local)[0]), flat(SOLVERS["sgd"].solve(local)[0]))
 
 
+@pytest.mark.parametrize("given", [optax.adam, "adam", None])
+def test_from_optax_takes_a_transformation(given):
+    with pytest.raises(ConfigError, match=r"must be an optax transformation, such as optax.adam\(0.001\); got"):
+        solvers.from_optax(given)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -36,6 +37,31 @@ def test_a_grid_is_checked_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(fedprox.FedProxError, match="`seed` twice"):
         sweep(SMALL, ["seed=1", "seed=2"], out=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("axes", "problem"),
+    [
+        ("method.mu=0,1", r"`axes` must be a list such as .*; got 'method.mu=0,1'"),
+        (None, "`axes` must be a list .*; got None"),
+        ({"method.mu": 1}, "`axes` must hold a list of values for each key; got 1 for 'method.mu'"),
+        ({"method.name": "fedavg"}, "a list of values for each key; got 'fedavg' for 'method.name'"),
+        ({"method.mu": []}, "at least one value for each key; got none for 'method.mu'"),
+        ({"method.mu": [None]}, "values of settings: numbers, text and lists; got NoneType for 'method.mu'"),
+    ],
+)
+def test_axes_from_python_of_another_kind(tmp_path: Path, axes: object, problem: str) -> None:
+    with pytest.raises(fedprox.FedProxError, match=problem):
+        sweep(SMALL, axes, out=tmp_path)
+    with pytest.raises(fedprox.FedProxError, match="`workers` must be an integer >= 0; got -1"):
+        sweep(SMALL, ["seed=0"], out=tmp_path, workers=-1)
+
+
+@pytest.mark.usefixtures("runs_here")
+def test_axes_may_be_arrays_of_numpy(tmp_path: Path) -> None:
+    rates = np.array([0.25, 0.5], np.float32)
+    done = sweep({**SMALL, "rounds": 1}, {"method.mu": rates}, out=tmp_path).done
+    assert [folder.name for folder in done] == ["method.mu=0.25", "method.mu=0.5"]
 
 
 @pytest.mark.usefixtures("runs_here")

@@ -25,8 +25,10 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import PurePath
@@ -135,6 +137,11 @@ def _check_call(
                 f"`{field}` must name a callable whose first arguments are {', '.join(GROUPS[group].first)}; got "
                 f"{name!r}"
             ) from None
+        if inspect.isclass(value) and is_dataclass(value) and "__dataclass_fields__" not in vars(value):
+            raise ConfigError(
+                f"`{field}` must name a dataclass; got {name!r}, a class that only inherits from one ({error}): write "
+                f"`@dataclass(frozen=True)` above it, with a value for each field"
+            ) from None
         raise ConfigError(
             f"`{field}` must name a part whose arguments are settings or have defaults ({error}: give it a default); "
             f"got {name!r}"
@@ -174,8 +181,20 @@ def _file_hint(group: str, name: str) -> str:
     return f": to read the file, set `data.name` to {kind!r} and `data.path` to {name!r}" if kind else ""
 
 
+def _module_of(file: str) -> str:
+    """Return the name of the module in a file: below the current folder with its folders, elsewhere without them.
+
+    >>> _module_of("./mine.py"), _module_of("parts/mine.py"), _module_of("../mine.py")
+    ('mine', 'parts.mine', 'mine')
+    """
+    path = PurePath(os.path.relpath(file)).with_suffix("")
+    return path.name if ".." in path.parts else ".".join(path.parts)
+
+
 def _dotted_hint(name: str) -> str:
-    """Return the hint for an object of a module that was given with a dot in place of the colon."""
+    """Return the hint for an object of a module that was given with a dot in place of the colon, and for a file."""
+    if name.endswith(".py"):
+        return f"; an object of a file is given as `{_module_of(name)}:OBJECT`"
     module, dot, part = name.rpartition(".")
     return f"; did you mean `{module}:{part}`?" if dot and module and part.isidentifier() else ""
 
@@ -198,7 +217,7 @@ def _imported(path: str, field: str) -> Any:
         is_missing = isinstance(error, ModuleNotFoundError) and module.split(".")[0] == (error.name or "").split(".")[0]
         hint = "; start the command in the folder that has it" if is_missing and is_command() else ""
         if module.endswith(".py"):
-            hint = f"; did you mean `{module.removesuffix('.py').replace('/', '.')}:{name}`?"
+            hint = f"; did you mean `{_module_of(module)}:{name}`?"
         raise ConfigError(f"`{field}` must name a module that can be imported ({reason}); got {path!r}{hint}") from None
     for part in name.split("."):
         if not hasattr(found, part):

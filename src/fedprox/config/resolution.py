@@ -142,6 +142,11 @@ def part_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _why(place: Place, name: str) -> str:
+    """Return why a part of a user's module needs a key: such a function is called with its settings only."""
+    return "" if is_builtin(place.group, name) else ", a callable that returns the part and needs this argument"
+
+
 def _named(section: str, settings: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
     for place in PLACES:
         if place.section == section and (name := place.name_in(settings)) is not None:
@@ -164,7 +169,9 @@ def _resolved(section: str, settings: dict[str, Any]) -> dict[str, Any]:
             if key.name in settings:
                 continue
             if key.default is REQUIRED and key.name not in fields:
-                raise ConfigError(f"`{section}.{key.name}` must be given with {place.field} = {name!r}")
+                raise ConfigError(
+                    f"`{section}.{key.name}` must be given with {place.field} = {name!r}{_why(place, name)}"
+                )
             if _is_plain(key.default):
                 settings[key.name] = _written(key.default)
     if section == "method":

@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ from fedprox.config import Config, MethodConfig, with_overrides
 from fedprox.config.parts import is_builtin
 from fedprox.config.recipes import load_settings
 from fedprox.config.resolution import keys_of_section, takes_mu
-from fedprox.core.errors import ConfigError, FedProxError, RunError, input_error
+from fedprox.core.errors import ConfigError, FedProxError, RunError, input_error, short
 from fedprox.core.metric_columns import own_columns
-from fedprox.experiments.given_objects import check_job_continues, named_objects
+from fedprox.experiments.given_objects import check_counts, check_job_continues, named_objects
 from fedprox.experiments.scheduler import Ended, Event, Job
 from fedprox.experiments.unfinished import run_unfinished
 from fedprox.methods import Method
 from fedprox.runs.curve_axis import SECONDS, WASTED, Axis, common_end, common_loss, first_at, value_at
-from fedprox.runs.folder import check_empty, read_complete
+from fedprox.runs.folder import check_empty, check_out, read_complete
 from fedprox.runs.history import History
 from fedprox.runs.summary_text import counted, percent
 
@@ -157,11 +157,21 @@ def variants(methods: Sequence[str | Method] | Mapping[str, str | Method]) -> li
     >>> [each.label for each in variants({"plain": "fedprox:mu=0", "dropping": fedavg()})]
     ['plain', 'dropping']
     """
+    if isinstance(methods, str) or not isinstance(methods, Iterable):
+        raise ConfigError(f"`methods` must be a list of names and Method objects, or a dict; got {short(methods)}")
     labels = list(methods) if isinstance(methods, Mapping) else None
+    if not all(isinstance(label, str) for label in labels or ()):
+        raise ConfigError(f"`methods` must have text as labels; got {short(labels)}")
     chosen = []
     for index, method in enumerate(methods.values() if isinstance(methods, Mapping) else methods):
-        one = variant(method) if isinstance(method, str) else Variant(method.name, objects={"method": method})
+        if not isinstance(method, (str, Method, type)):  # a class is refused with the advice to make an object of it
+            raise ConfigError(
+                f"`methods` must hold names, such as 'fedprox:mu=0.1', or Method objects; got {short(method)}"
+            )
+        one = variant(method) if isinstance(method, str) else Variant(_name(method), objects={"method": method})
         chosen.append(one if labels is None else replace(one, label=labels[index]))
+    if not chosen:
+        raise ConfigError("`methods` must hold at least one method; got none")
     return chosen
 
 
@@ -234,6 +244,8 @@ def compare(
       objects: `population`, `model`, `solver` and other objects, as `fedprox.train` takes them. Runs with objects run
         in this process, one after another; all others in their own processes.
     """
+    check_counts(seeds=(seeds, 1), workers=(workers, 0))
+    check_out(out, needed=True)
     jobs = plan(load_settings(config), variants(methods), seeds, Path(out), named_objects(objects), resume=resume)
     return collect(run_unfinished(jobs, workers=workers, on_event=on_event, root=Path(out), records=records))
 
@@ -298,6 +310,10 @@ def _warn_of_mu(plan: Mapping[str, Any], chosen: Variant, method: MethodConfig) 
             f"the {given} of the config write {method.name}:mu={given}",
             stacklevel=3,
         )
+
+
+def _name(method: Method | type) -> str:
+    return method.name if isinstance(method, Method) else method.__name__
 
 
 def _best(history: History) -> float | None:

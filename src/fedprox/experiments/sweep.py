@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedprox.config import Config, with_overrides
 from fedprox.config.recipes import load_settings
 from fedprox.config.toml import toml_value
-from fedprox.core.errors import ConfigError, RunError
+from fedprox.core.errors import ConfigError, RunError, short
 from fedprox.experiments.compare import Comparison, check_apart, failure
-from fedprox.experiments.given_objects import check_job_continues, named_objects
+from fedprox.experiments.given_objects import check_counts, check_job_continues, named_objects
 from fedprox.experiments.scheduler import Ended, Event, Job, run_jobs
 from fedprox.experiments.unfinished import is_complete
-from fedprox.runs.folder import read_complete
+from fedprox.runs.folder import check_out, read_complete
 from fedprox.runs.reader import load_run
 from fedprox.runs.seed_groups import group_runs
 
@@ -128,6 +130,8 @@ def sweep(
       objects: `population`, `model`, `method` and other objects, as `fedprox.train` takes them. Runs with objects run
         in this process, one after another.
     """
+    check_counts(workers=(workers, 0))
+    check_out(out, needed=True)
     jobs = grid(load_settings(config), _axes(axes), Path(out), named_objects(objects))
     result = run_grid(jobs, workers=workers, on_event=on_event)
     if jobs and not result.done and not isinstance(error := failure(result.failed, len(jobs)), RunError):
@@ -136,12 +140,29 @@ def sweep(
 
 
 def _axes(axes: Sequence[str] | Mapping[str, Iterable[Any]]) -> list[Axis]:
+    if isinstance(axes, str) or not isinstance(axes, Iterable):
+        raise ConfigError(
+            f"`axes` must be a list such as ['method.mu=0.1,1'], or a dict such as {{'method.mu': [0.1, 1]}}; got "
+            f"{short(axes)}"
+        )
     if not isinstance(axes, Mapping):
         return [axis(text) for text in axes]
-    return [
-        Axis(key, tuple(value if isinstance(value, str) else toml_value(value) for value in values))
-        for key, values in axes.items()
-    ]
+    return [Axis(key, _written(key, values)) for key, values in axes.items()]
+
+
+def _written(key: str, values: Iterable[Any]) -> tuple[str, ...]:
+    """Return the values of an axis as they are written in a config."""
+    if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
+        raise ConfigError(f"`axes` must hold a list of values for each key; got {short(values)} for {key!r}")
+    found = [value.item() if isinstance(value, np.generic) else value for value in values]
+    for value in found:
+        if not isinstance(value, (bool, int, float, str, list, tuple, Mapping)):
+            raise ConfigError(
+                f"`axes` must hold values of settings: numbers, text and lists; got {type(value).__name__} for {key!r}"
+            )
+    if not found:
+        raise ConfigError(f"`axes` must hold at least one value for each key; got none for {key!r}")
+    return tuple(value if isinstance(value, str) else toml_value(value) for value in found)
 
 
 def run_grid(jobs: Sequence[Job], *, workers: int = 0, on_event: Callable[[Event], None] = lambda event: None) -> Sweep:

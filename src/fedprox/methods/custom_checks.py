@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedprox.core.errors import RunError, short
 from fedprox.core.own_results import check_arrays, fitted
+from fedprox.core.own_signatures import check_signatures
 from fedprox.core.trees import Tree, flatten_names
 from fedprox.methods.device_view import Posed, Reply
 from fedprox.methods.method import Method
@@ -28,9 +29,10 @@ __all__ = [
 
 
 def check_starts(method: Method, params: Tree) -> None:
-    """Refuse a method whose server or devices would remember, or be sent, something other than arrays."""
+    """Refuse a method with hooks of other arguments, or which would remember, or send, something other than arrays."""
     if not method.is_custom:
         return
+    check_signatures(method, Method, f"the method {method.name!r}")
     server = method.start(params)
     check_arrays(server, _hook("start", method), "what is remembered")
     check_arrays(method.start_device(params), _hook("start_device", method), "what is remembered")

@@ -19,6 +19,7 @@ the folder, once the caller knows that the checkpoint fits. The results of a fin
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedprox.config import Config
-from fedprox.core.errors import RunFolderError
+from fedprox.core.errors import ConfigError, RunFolderError, short
 from fedprox.core.files import json_line, write_atomically, write_tensors
 from fedprox.core.locks import is_locked, try_lock
 from fedprox.core.reading import read_json
@@ -52,6 +53,7 @@ from fedprox.runs.replaced import Replaced
 __all__ = [
     "RunFolder",
     "check_empty",
+    "check_out",
     "check_usable",
     "is_measured",
     "is_running",
@@ -271,14 +273,28 @@ class _said_plainly:  # noqa: N801 - reads as a sentence: with _said_plainly(fol
             raise RunFolderError(f"run folder {self._path} cannot be written: {reason}") from None
 
 
-def check_usable(path: Path, config: Config, *, resume: bool, replaced: Replaced | None = None) -> None:
+def check_usable(out: str | Path | None, config: Config, *, resume: bool, replaced: Replaced | None = None) -> None:
     """Refuse a folder that holds something else, or a run that is not to be continued with this config and parts."""
+    if out is None:
+        return
+    path = Path(out)
     if (path / "config.toml").exists():
         if not resume:
-            raise RunFolderError(f"{path} already holds a run; choose another folder, or continue it with --resume")
+            raise RunFolderError(
+                f"{path} already holds a run; choose another folder, or continue it with --resume (in Python "
+                "resume=True)"
+            )
         check_continues(path, config, replaced)
     elif path.is_dir() and {file.name for file in path.iterdir()} - _BEGINNINGS:
         raise RunFolderError(f"{path} is not empty and holds no run; choose another folder")
+
+
+def check_out(out: object, *, resume: bool = False, needed: bool = False) -> None:
+    """Refuse what is not the path of a folder; None writes nothing, and is refused where a folder is needed."""
+    if out is None and resume:
+        raise ConfigError("`resume` must be used with `out`, the run folder; got resume=True without it")
+    if not isinstance(out, (str, os.PathLike)) and (needed or out is not None):
+        raise ConfigError(f"`out` must be the path of a folder; got {short(out)}")
 
 
 def check_empty(path: Path) -> None:
@@ -290,7 +306,8 @@ def check_empty(path: Path) -> None:
             return
     if filled:
         raise RunFolderError(
-            f"{path} is not empty; choose another folder, or continue the comparison in it with --resume"
+            f"{path} is not empty; choose another folder, or continue the comparison in it with --resume (in Python "
+            "resume=True)"
         )
 
 

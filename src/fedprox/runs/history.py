@@ -36,6 +36,8 @@ class History(Sequence[Record]):
     @overload
     def __getitem__(self, index: slice) -> History: ...
     def __getitem__(self, index: int | slice) -> Record | History:
+        if isinstance(index, str):
+            raise DataError(f"a row must be chosen by its number; got {index!r}: use `.column({index!r})` for a column")
         return History(self._rows[index]) if isinstance(index, slice) else self._rows[index]
 
     def __repr__(self) -> str:

@@ -100,7 +100,13 @@ def load_run(path: str | Path) -> SavedRun:
     """
     folder = Path(path)
     if not (folder / "config.toml").exists():
-        raise RunFolderError(f"{folder} holds no config.toml, so it is not a run folder")
+        if not folder.exists():
+            raise RunFolderError(f"run folder {folder} does not exist")
+        below = next(
+            (file.parent for depth in ("*", "*/*") for file in sorted(folder.glob(f"{depth}/config.toml"))), None
+        )
+        hint = f"; it holds run folders, such as {below}" if below else ""
+        raise RunFolderError(f"{folder} holds no config.toml, so it is not a run folder{hint}")
     config, replaced = read_config(folder)
     return SavedRun(folder, config, read_history(folder), read_summary(folder), replaced)
 

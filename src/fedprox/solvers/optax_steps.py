@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from fedprox.core.errors import ConfigError, nearest
+from fedprox.core.errors import ConfigError, nearest, short
 from fedprox.core.extras import needs_extra
 from fedprox.core.trees import Tree
 from fedprox.solvers.stepwise import Stepwise
@@ -38,6 +38,10 @@ def from_optax(transformation: optax.GradientTransformation, name: str = "optax"
     >>> from_optax(optax.adam(1e-3)).name
     'optax'
     """
+    if not callable(getattr(transformation, "init", None)) or not callable(getattr(transformation, "update", None)):
+        raise ConfigError(
+            f"`transformation` must be an optax transformation, such as optax.adam(0.001); got {short(transformation)}"
+        )
 
     def step(params: Tree, gradient: Tree, state: Tree, learning_rate: jax.Array) -> tuple[Tree, Tree]:
         updates, state = transformation.update(gradient, state, params)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprox.config import Config
-from fedprox.core.errors import ConfigError
+from fedprox.core.errors import ConfigError, short
 from fedprox.report.progress import open_bars
 from fedprox.training.result import Callback, Progress, Result
 from fedprox.training.trackers import Tracker, build
@@ -31,6 +31,8 @@ class Followers:
     def __init__(
         self, config: Config, out: str | Path | None, *, name: str = "", progress: bool, track: str | Sequence[str]
     ) -> None:
+        if not isinstance(track, (str, Sequence)) or not all(isinstance(each, str) for each in track):
+            raise ConfigError(f"`track` must be the name of a tracker, or a list of names; got {short(track)}")
         names = [track] if isinstance(track, str) else list(track)
         if names and out is None:
             raise ConfigError(f"`track` must be used with `out`, the run folder; got track={names[0]!r} without it")

@@ -40,7 +40,7 @@ from fedprox.participation.sampling import check_sampling
 from fedprox.population import Population
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.privacy import check_private
-from fedprox.runs.folder import RunFolder, check_usable
+from fedprox.runs.folder import RunFolder, check_out, check_usable
 from fedprox.runs.given_kinds import check_given
 from fedprox.runs.identity import split_config
 from fedprox.runs.replaced import by_part, describe_parts
@@ -103,6 +103,7 @@ def train(
     config, recorded = split_config(config)
     config = Config.of(config)
     prepare()
+    check_out(out, resume=resume)
     followers = Followers(config, out, name=getattr(method, "name", ""), progress=progress, track=track)
     settings = config.to_dict()
     given = Blueprint(settings, model, method, solver, folders() if names_modules(settings) else (), schedule)
@@ -135,7 +136,7 @@ def train(
         controller = mu_controller or mu.build(config, population.devices)
         check_private(config.privacy, method, controller, population.devices)
         model, method, measured_model = assign_roles(config, model, method).apply(model, method)
-        solver_for = choose_solver(config, solver, method)
+        solver_for = choose_solver(config, solver, method, model)
         params = initial_params(config, model, population.labels)
         check_functions(model, params, population.train.x, population.train.y)
         replaced = describe_parts(objects, params, fingerprint=out is not None, recorded=recorded)
@@ -146,8 +147,7 @@ def train(
         traffic = measure_traffic(method, params, solver_for(0), learning_rate=config.solver.learning_rate)
         clock = build_clock(config, population, traffic) if systems is None else None
         check_server(config, method, rule, clock, choices, params, population.devices)
-    if out is not None:
-        check_usable(Path(out), config, resume=resume, replaced=replaced)  # before a cluster starts
+    check_usable(out, config, resume=resume, replaced=replaced)  # before a cluster starts
     with ExitStack() as open_until_the_end:
         open_until_the_end.enter_context(followers)
         workers = Workers(config.engine.local_workers)

@@ -26,6 +26,7 @@ from fedprox.core.declared_fields import DeclaredFields
 from fedprox.core.errors import ConfigError
 from fedprox.core.own_code import is_library_code
 from fedprox.core.own_results import fitted
+from fedprox.core.own_signatures import check_signatures
 from fedprox.core.trees import Tree, scale, total
 from fedprox.methods.method import Method, Received
 
@@ -113,6 +114,7 @@ def _zero(replies: Sequence[Tree]) -> Tree:
 
 def check_merging(rule: MergeRule, method: Method, privacy: PrivacyConfig) -> None:
     """Refuse a rule that the method or privacy does not allow; warn where it changes the method."""
+    check_signatures(rule, MergeRule, f"the merge rule {rule.name!r}")
     if privacy.clip > 0 and (rule.needs_every_reply or method.needs_every_reply):
         got = f"merge.rule = {rule.name!r}" if rule.needs_every_reply else f"method.name = {method.name!r}"
         raise ConfigError(
