@@ -211,6 +211,22 @@ def without_gradient() -> Any:
     return WithoutGradient()
 
 
+def changed_in_place() -> Any:
+    class ChangedInPlace(Layer):
+        def forward(self, x: Any) -> Any:
+            outputs = torch.sigmoid(self.layer(x))
+            outputs += 1
+            return outputs
+
+    return ChangedInPlace()
+
+
+def in_a_list() -> Any:
+    module = nn.Flatten()
+    module.layers = [nn.Linear(FEATURES, CLASSES)]
+    return module
+
+
 def squares(outputs: Any, y: Any) -> Any:
     return (outputs[:, 0] - y).square()
 
@@ -223,9 +239,13 @@ def squares(outputs: Any, y: Any) -> Any:
         (nn.Linear(FEATURES, CLASSES).half(), {}, "parameters of type float32; 'weight' is torch.float16"),
         (locked(), {}, "module Linear must be one that `copy.deepcopy` can copy: cannot pickle"),
         (always_random(), {}, "must give the same outputs each time in evaluation mode; they differ"),
+        (changed_in_place(), {}, "the gradient of module ChangedInPlace cannot be computed: one of the variables"),
+        (in_a_list(), {}, "Flatten has none: PyTorch does not see those in the list `layers`; use nn.ModuleList"),
         (without_gradient(), {}, "the loss of module WithoutGradient must have a gradient; it has none"),
         (None, {"transform": nn.Identity}, "`transform` must be a function of a batch, .* got <class .*Identity"),
         (None, {"transform": 3}, "`transform` must be a function of a batch, or of a batch and a generator; got 3"),
+        (None, {"transform": lambda: 3}, "`transform` must take a batch, or a batch and a generator; got 0 parameters"),
+        (None, {"transform": lambda x, y, z: x}, "`transform` must take a batch, or a batch and .* got 3 parameters"),
         (None, {"transform": lambda x: None}, "`transform` must return a tensor of as many examples .* got NoneType"),
         (None, {"transform": lambda x: x[1:]}, r"of as many examples as it was given, 4 here; got shape \(3, 6\)"),
         (nn.Linear(FEATURES, 1), {"loss": squares}, r"`predict` must be given for outputs \(2, 1\), whose largest is"),
@@ -236,12 +256,65 @@ def squares(outputs: Any, y: Any) -> Any:
         (None, {"device": None}, "`device` must name a device of this machine; got None"),
         (None, {"device": "meta"}, "`device` must name a device of this machine; got 'meta'"),
         (None, {"optimiser": "adam"}, "`optimiser` must be a class.* got .adam."),
+        (
+            None,
+            {"optimiser": torch.optim.SparseAdam},
+            "solver 'torch.SparseAdam' cannot take a step: SparseAdam",
+        ),
         (None, {"optimiser": lambda p, lr: p}, "`optimiser` must return a torch.optim.Optimizer; got .tensor"),
     ],
 )
 def test_what_cannot_be_trained_gets_one_sentence(module: Any, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         run(nn.Linear(FEATURES, CLASSES) if module is None else module, **options)
+
+
+def test_layers_in_a_plain_list_are_warned_of() -> None:
+    class Listed(Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before = {"first": nn.Linear(FEATURES, FEATURES)}
+            self.activations = [nn.ReLU()]
+            self.again = [self.layer]
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(self.activations[0](self.before["first"](x)))
+
+    with pytest.warns(UserWarning, match="not all layers of module Listed are trained: .* dict `before`; use nn.Modul"):
+        from_torch(Listed())
+
+
+@pytest.mark.parametrize("is_personal", [False, True])
+def test_batch_normalisation_needs_the_solver_of_the_module(is_personal: bool) -> None:
+    """Solvers of the library would leave the running statistics at those of w^0."""
+    module = nn.Sequential(nn.Linear(FEATURES, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES))
+    model, _ = from_torch(module)
+    config = {"rounds": 1, "devices": {"per_round": 2}, "personal": {"parameters": ["1"] if is_personal else []}}
+    with pytest.raises(ConfigError, match=r"must be the one that `from_torch` returns .*1.running_mean.* got 'sgd'"):
+        fedprox.train(config, population=population(), model=model)
+    frozen = {**config, "personal": {"frozen": ["1.running_*"]}}  # used as they are, on purpose
+    found = fedprox.train(frozen, population=population(), model=model)
+    np.testing.assert_array_equal(found.params["1.running_mean"], np.zeros(5))
+
+
+def test_dropout_that_a_solver_leaves_out_is_warned_of() -> None:
+    model, solver = from_torch(nn.Sequential(nn.Dropout(), nn.Linear(FEATURES, CLASSES)))
+    config = {"rounds": 1, "devices": {"per_round": 2}}
+    with pytest.warns(UserWarning, match="solver 'sgd' trains Sequential without its dropout: use the solver that"):
+        fedprox.train(config, population=population(), model=model)
+    fedprox.train(config, population=population(), model=model, solver=solver)  # warnings are errors here
+
+
+def test_losses_of_half_precision() -> None:
+    class Half(Layer):
+        def forward(self, x: Any) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.layer(x)
+
+    torch.manual_seed(0)
+    module = Half()
+    half, whole = run(module), run(module.layer)
+    assert abs(half.history[-1]["train_loss"] - whole.history[-1]["train_loss"]) < 0.02
 
 
 def test_a_scripted_module_gets_one_sentence() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprox.adapters.torch_memory import Memory
+from fedprox.adapters.unusual_modules import check_module
 from fedprox.core.errors import ConfigError, DataError, short
 from fedprox.core.extras import needs_extra
 from fedprox.core.name_patterns import matches_any
@@ -26,7 +27,7 @@ with needs_extra("torch", "`fedprox.adapters.torch`"):
     import torch
     from torch import nn
 
-__all__ = ["Loss", "ModuleAt", "ModuleCopies", "Predict", "largest"]
+__all__ = ["Loss", "ModuleAt", "ModuleCopies", "Predict", "first_line", "largest"]
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Predict = Callable[[torch.Tensor], torch.Tensor]
@@ -38,7 +39,7 @@ class ModuleCopies:
     """Copies of a module, one for each thread that is at work."""
 
     def __init__(self, module: nn.Module, losses: Loss, predict: Predict | None, device: str) -> None:
-        _check_module(module)
+        check_module(module)
         if isinstance(losses, type) or not callable(losses):
             raise ConfigError(
                 f"`loss` must be a function or an instance, called as loss(outputs, y); got {short(losses)}"
@@ -49,14 +50,17 @@ class ModuleCopies:
             self.module = own.to(self.device)
             torch.zeros(1, device=self.device).cpu()  # refuses a device without numbers
         except (RuntimeError, AssertionError, TypeError) as error:  # PyTorch asserts that it was built for the device
-            raise ConfigError(f"`device` must name a device of this machine; got {device!r}: {_line(error)}") from None
+            raise ConfigError(
+                f"`device` must name a device of this machine; got {device!r}: {first_line(error)}"
+            ) from None
         state = self.state(self.module)
         for name, tensor in state.items():
             if tensor.dtype != torch.float32:
                 raise ConfigError(f"a module must have parameters of type float32; {name!r} is {tensor.dtype}")
         self.predict = predict
         # None until a solve has shown whether its training draws random numbers
-        self.is_random = True if _has_dropout(module) or self.device.type != "cpu" else None
+        self.has_dropout = _has_dropout(module)
+        self.is_random = True if self.has_dropout or self.device.type != "cpu" else None
         self._is_repeatable = self._is_separate = False
         self._losses = losses
         self._free: list[nn.Module] = []
@@ -100,7 +104,7 @@ class ModuleCopies:
         except (KeyError, IndexError, TypeError, RuntimeError) as error:
             raise ConfigError(
                 f"module {type(module).__name__} must get its own parameters, so give the model and the solver of one "
-                f"call of `from_torch`; {name!r} cannot be set: {_line(error)}"
+                f"call of `from_torch`; {name!r} cannot be set: {first_line(error)}"
             ) from error
 
     def check_repeatable(self, at: ModuleAt, x: NDArray[Any], y: NDArray[Any]) -> None:
@@ -112,7 +116,8 @@ class ModuleCopies:
         if not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
             raise ConfigError(
                 f"module {type(self.module).__name__} must give the same outputs each time in evaluation mode; they "
-                "differ: a random function such as dropout must get `training=self.training`"
+                "differ: a random function such as dropout must get `training=self.training`, and nothing may be kept "
+                "from call to call"
             )
         self._is_repeatable = True
 
@@ -161,7 +166,7 @@ class ModuleAt:
             kind, shape = str(x.dtype).removeprefix("torch."), tuple(x.shape)
             name = type(self.module).__name__
             raise DataError(
-                f"module {name} does not take a batch of shape {shape} and {kind}{_hint(shape)}: {_line(error)}"
+                f"module {name} does not take a batch of shape {shape} and {kind}{_hint(shape)}: {first_line(error)}"
             ) from error
         return found
 
@@ -171,7 +176,7 @@ class ModuleAt:
             found = self.losses_of(outputs, y)
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
             kinds = f"{_kind(outputs)} and labels of {str(y.dtype).removeprefix('torch.')}"
-            raise ConfigError(f"`loss` cannot be computed from {kinds}: {_line(error)}") from error
+            raise ConfigError(f"`loss` cannot be computed from {kinds}: {first_line(error)}") from error
         if not isinstance(found, torch.Tensor):
             raise ConfigError(f"`loss` must return a tensor, one number per example; got {type(found).__name__}")
         if tuple(found.shape) != (len(y),):
@@ -189,7 +194,7 @@ class ModuleAt:
             self.copies.check_repeatable(self, x, y)
             for rows in _batches(x):
                 outputs, labels = self.outputs(self.tensor(x[rows])), self.tensor(y[rows])
-                losses[rows] = self.each_loss(outputs, labels).cpu().numpy()
+                losses[rows] = self.each_loss(outputs, labels).float().cpu().numpy()  # NumPy has no bfloat16
                 hits[rows] = self._hits(outputs, labels)
         return losses, hits
 
@@ -239,7 +244,7 @@ class ModuleAt:
         try:
             found = predict(outputs)
         except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
-            raise ConfigError(f"`predict` cannot be computed from {_kind(outputs)}: {_line(error)}") from error
+            raise ConfigError(f"`predict` cannot be computed from {_kind(outputs)}: {first_line(error)}") from error
         if not isinstance(found, torch.Tensor) or tuple(found.shape) != (count,):
             raise ConfigError(
                 f"`predict` must return a tensor of one label per example, of shape ({count},); "
@@ -266,26 +271,12 @@ def _batches(x: NDArray[Any]) -> Iterator[slice]:
         yield slice(begin, min(begin + rows, len(x)))
 
 
-def _check_module(module: Any) -> None:
-    if not isinstance(module, nn.Module):
-        raise ConfigError(f"`module` must be a torch.nn.Module, not a class; got {short(module)}")
-    if isinstance(module, torch.jit.ScriptModule):
-        raise ConfigError("`module` must be a module of Python; got a TorchScript one, whose copies cannot be trained")
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise ConfigError(
-                f"a module must have parameters of known shape; {name!r} gets its shape when the module is first called"
-            )
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ConfigError(f"a module must have a parameter that is trained; {type(module).__name__} has none")
-
-
 def _copied(module: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
         raise ConfigError(
-            f"module {type(module).__name__} must be one that `copy.deepcopy` can copy: {_line(error)}"
+            f"module {type(module).__name__} must be one that `copy.deepcopy` can copy: {first_line(error)}"
         ) from None
 
 
@@ -308,5 +299,6 @@ def _hint(shape: tuple[int, ...]) -> str:
     return " (the channels are last: x.permute(0, 3, 1, 2) moves them)" if is_last else ""
 
 
-def _line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its kind where there is none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fedprox.adapters.torch_module import ModuleAt, ModuleCopies
+from fedprox.adapters.torch_module import ModuleAt, ModuleCopies, first_line
 from fedprox.core.errors import ConfigError, short
 from fedprox.core.extras import needs_extra
 from fedprox.core.own_code import own_code
@@ -46,6 +46,8 @@ def build_solver(copies: ModuleCopies, optimiser: Optimiser, transform: Transfor
         raise ConfigError(
             f"`transform` must be a function of a batch, or of a batch and a generator; got {short(transform)}"
         )
+    if transform is not None:
+        _takes_generator(transform)  # refuses other parameters
     kind = getattr(optimiser, "func", optimiser)  # of a functools.partial
     solver = TorchSolver(f"torch.{getattr(kind, '__name__', type(kind).__name__)}", copies, optimiser, transform)
     rate = 0.25
@@ -93,6 +95,10 @@ class TorchSolver:
                     optimiser.step(evaluate)
                 except _BudgetSpent:
                     break
+                except RuntimeError as error:
+                    raise ConfigError(
+                        f"the optimiser of solver {self.name!r} cannot take a step: {first_line(error)}"
+                    ) from error
                 if evaluate.count == local.budget:
                     break
                 is_epoch = evaluate.count % local.steps_per_epoch == 0
@@ -144,12 +150,9 @@ def _takes_generator(transform: Transform) -> bool:
         parameters = list(inspect.signature(transform).parameters.values())
     except (TypeError, ValueError):
         return False
-    needed = [
-        each
-        for each in parameters
-        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
-    if len(needed) > 2:
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    needed = [each for each in positional if each.default is each.empty]
+    if len(needed) > 2 or not (positional or any(each.kind is each.VAR_POSITIONAL for each in parameters)):
         raise ConfigError(f"`transform` must take a batch, or a batch and a generator; got {len(needed)} parameters")
     return len(needed) == 2
 
@@ -183,7 +186,11 @@ class _Evaluation:
                     f"the loss of module {type(self._at.module).__name__} must have a gradient; it has none: the "
                     "module or the loss uses `torch.no_grad` or `detach`"
                 )
-            value.backward()
+            try:
+                value.backward()
+            except RuntimeError as error:
+                name = type(self._at.module).__name__
+                raise ConfigError(f"the gradient of module {name} cannot be computed: {first_line(error)}") from error
         with torch.no_grad():
             self._terms.add_to_gradients()
             return value + self._terms.value() if self._needs_value else value

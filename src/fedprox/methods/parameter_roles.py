@@ -33,6 +33,7 @@ from fedprox.models.parameter_shapes import parameter_shapes
 from fedprox.models.untrained import FrozenHost
 from fedprox.participation.stragglers import Workload
 from fedprox.solvers import Solver
+from fedprox.solvers.solver import trains_by_itself
 
 __all__ = ["ParameterRoles", "assign_roles"]
 
@@ -45,6 +46,8 @@ class ParameterRoles:
     personal: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()
     averaged: frozenset[str] = frozenset()  # statistics that are not personal
+    statistics: frozenset[str] = frozenset()  # all that are collected in training, averaged or personal
+    has_training: bool = True  # whether the model has `training`, by which compiled solvers collect them
 
     @property
     def is_plain(self) -> bool:
@@ -106,8 +109,9 @@ def assign_roles(config: Config, model: Model, method: Method) -> ParameterRoles
             f"`personal.parameters` must be empty with method.name = {method.name!r}, whose devices send gradients at "
             f"a common model; got {chosen.parameters}"
         )
-    _check_statistics(config, model, statistics - personal - frozen)
-    return ParameterRoles(shared, personal, frozen, statistics - personal - frozen)
+    averaged, collected = statistics - personal - frozen, statistics - frozen
+    _check_statistics(config, model, averaged)
+    return ParameterRoles(shared, personal, frozen, averaged, collected, model.training is not None)
 
 
 def _matched(key: str, patterns: Iterable[str], names: list[str], model: Model) -> frozenset[str]:
@@ -157,7 +161,15 @@ class _Divided(Method):
 
     def check(self, solver: Solver) -> None:
         self.inner.check(solver)
-        if self.roles.averaged and not getattr(solver, "updates_statistics", False):
+        if not self.roles.statistics:
+            return
+        if not self.roles.has_training and not trains_by_itself(solver):
+            raise ConfigError(
+                "`solver` must be the one that `from_torch` returns with the model, or another that collects batch "
+                f"statistics itself: the model has {min(self.roles.statistics)!r} and no function `training`; got "
+                f"{solver.name!r}"
+            )
+        if not getattr(solver, "updates_statistics", False):
             raise ConfigError(
                 "`solver.name` must be one that steps on mini-batches (sgd, adam, optax) for a model with batch "
                 f"statistics, which are collected there; got {solver.name!r}"

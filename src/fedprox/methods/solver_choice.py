@@ -10,7 +10,9 @@ from fedprox import solvers
 from fedprox.config import Config
 from fedprox.core.errors import ConfigError
 from fedprox.methods.method import Method
+from fedprox.models import Model
 from fedprox.solvers import Solver
+from fedprox.solvers.solver import trains_by_itself
 
 __all__ = ["SharedSolver", "SolverChoice", "choose_solver"]
 
@@ -29,8 +31,13 @@ class SharedSolver:
         return self.solver
 
 
-def choose_solver(config: Config, choice: SolverChoice | None, method: Method) -> Callable[[int], Solver]:
-    """Return the solver of each device, checked against what the method can use and what can be stable."""
+def choose_solver(
+    config: Config, choice: SolverChoice | None, method: Method, model: Model | None = None
+) -> Callable[[int], Solver]:
+    """Return the solver of each device, checked against what the method can use and what can be stable.
+
+    With a model, warn of dropout that the solver leaves out.
+    """
     largest_mu = method.subproblem_mu(config.method.mu) if isinstance(config.method.mu, float) else 0.0
     if config.solver.name == "sgd" and choice is None and config.solver.learning_rate * largest_mu >= 2:
         warnings.warn(
@@ -46,6 +53,12 @@ def choose_solver(config: Config, choice: SolverChoice | None, method: Method) -
         return _checked(choice, method)
     shared_solver = choice or solvers.build(config.solver, config.seed, config)
     method.check(shared_solver)
+    if model is not None and getattr(model.host, "has_dropout", False) and not trains_by_itself(shared_solver):
+        warnings.warn(
+            f"solver {shared_solver.name!r} trains {model.name} without its dropout: use the solver that `from_torch` "
+            "returns with the model",
+            stacklevel=3,
+        )
     return SharedSolver(shared_solver)
 
 

@@ -32,6 +32,11 @@ class FrozenHost:
     host: HostModel
     frozen: frozenset[str]
 
+    @property
+    def has_dropout(self) -> bool:
+        """Whether the host model has dropout."""
+        return getattr(self.host, "has_dropout", False)
+
     @contextmanager
     def at(self, params: Tree) -> Iterator[_FrozenAt]:
         """Return the model with the given parameters."""

@@ -22,7 +22,7 @@ from fedprox.population import Samples
 from fedprox.population.loaded_samples import LoadedSamples
 from fedprox.solvers.subproblem import Subproblem
 
-__all__ = ["LocalProblem", "Solver"]
+__all__ = ["LocalProblem", "Solver", "trains_by_itself"]
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,15 @@ class Solver(Protocol):
 
     def solve(self, local: LocalProblem) -> tuple[Tree, int]:
         """Return the last iterate and the steps spent."""
+
+
+def trains_by_itself(solver: Solver) -> bool:
+    """Return whether a solver trains a module as its own library does, with dropout and batch statistics.
+
+    Others take the loss and its gradient from the model, and batch statistics from `Model.training` if they step on
+    mini-batches.
+    """
+    return getattr(solver, "updates_statistics", False) and not getattr(solver, "uses_model_training", False)
 
 
 def span(*numbers: Any) -> NDArray[np.int32]:

@@ -65,6 +65,7 @@ class Stepwise:
     is_sgd: bool = False
     estimate: Callable[[Callable[[Tree], Tree], Tree, Tree], Tree] = _gradient_itself
     stops_at_gamma_alone: ClassVar[bool] = True  # nothing else ends it before its budget
+    uses_model_training: ClassVar[bool] = True  # batch statistics come from `Model.training`
     spends_budget: ClassVar[bool] = True  # without a target for gamma it takes exactly as many steps
 
     @property
