@@ -230,6 +230,7 @@ def test_test_samples_follow_the_training_labels_of_a_device():
         (
             {"partition": "classes", "name": "npz", "devices": 8},
             DataError,
+            "`data.devices` = 8 and `data.classes_per_device` = 2 must leave each device a row of each of its labels: "
             "label 0 must have at least 8 rows, one per device with it; got 7",
         ),
     ],

@@ -57,7 +57,7 @@ def repartition(
     elif partition == "dirichlet":
         owner = by_dirichlet(y, devices, concentration, seed)
     else:
-        owner = by_classes(y, devices, classes_per_device, seed=seed)
+        owner = _by_classes(population, devices, classes_per_device, seed)
 
     def deal(samples: Samples, draw: int) -> Samples:
         return _dealt(samples, _deal_alike(samples.y, y, owner, devices, seed, draw), devices)
@@ -105,6 +105,17 @@ def _check(population: Population, partition: str, devices: int, concentration: 
             f"`data.devices` times `data.classes_per_device` must be at least {labels}, the number of labels in "
             f"the data; got {devices} times {classes}"
         )
+
+
+def _by_classes(population: Population, devices: int, classes: int, seed: int) -> Devices:
+    y = population.train.y
+    try:
+        return by_classes(y, devices, classes, seed=seed)
+    except DataError as error:
+        raise DataError(
+            f"`data.devices` = {devices} and `data.classes_per_device` = {classes} must leave each device a row of "
+            f"each of its labels: {error}"
+        ) from None
 
 
 def _deal_alike(test_y: NDArray[Any], y: NDArray[Any], owner: Devices, devices: int, seed: int, draw: int) -> Devices:
