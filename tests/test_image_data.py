@@ -5,6 +5,7 @@ import io
 import json
 import struct
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from fedprox.config import Config
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.data import cifar10, fashion_mnist
 from fedprox.data.checksums import check
+from fedprox.data.fetch import fetch
 from fedprox.data.sources import SOURCES, File, population_path
 from fedprox.population.folder import open_population, read_manifest
 from fedprox.population.repartition import repartition
@@ -111,6 +113,27 @@ def test_the_test_images_must_be_there(cifar, tmp_path):
     (cifar / "test_batch.bin.gz").unlink()
     with pytest.raises(DataError, match=r"must come with test_batch.bin"):
         cifar10.prepare({"CIFAR-10": cifar / "data_batch_1.bin"}, tmp_path / "out")
+
+
+def test_a_missing_training_file_is_named(cifar, tmp_path):
+    (cifar / "data_batch_3.bin").rename(cifar / "data_batch_6.bin")
+    cifar10.prepare({"CIFAR-10": cifar / "data_batch_1.bin"}, tmp_path / "out")
+    part = read_manifest(tmp_path / "out")["about"]["part"]
+    assert part == "160 of 50,000 training and 30 of 10,000 test images; there is no data_batch_3.bin"
+
+
+@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-batches-py"])
+def test_cifar_10_for_python_is_no_mystery(tmp_path, monkeypatch, name):
+    """It is the first link of the data's own page; nothing here reads pickles."""
+    monkeypatch.setenv("FEDPROX_DATA", str(tmp_path / "data"))
+    source = SOURCES["cifar10"]
+    nowhere = File("cifar-10-binary.tar.gz", ("http://127.0.0.1/none",), "0" * 64)
+    source = replace(source, needs=(replace(source.needs[0], files=(nowhere,)),))
+    (tmp_path / name).write_bytes(b"\x80\x04")
+    with pytest.raises(
+        DataError, match=f"is missing: .*{name} holds pickles, which are not read: take the"
+    ):
+        fetch(source, [tmp_path])
 
 
 def test_cifar_10_from_the_command_line(cifar, tmp_path, monkeypatch):

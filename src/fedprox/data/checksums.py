@@ -35,7 +35,7 @@ def digests(paths: Iterable[Path]) -> dict[str, str]:
 
 def check(path: Path, file: File) -> None:
     """Refuse a file whose checksum differs from the known one, or from the one at its download."""
-    expected, why = file.sha256, "it is cut off or corrupt"
+    expected, why = file.sha256, "it is cut off, corrupt or another file"
     if expected is None:
         expected, why = _recorded(path.parent).get(path.name), "it has changed since it was downloaded"
     if expected is None:

@@ -48,7 +48,10 @@ def prepare(files: Mapping[str, Path], out: Path, seed: int = 0) -> None:
     test_images, test_labels = batches[_TEST]
     about: dict[str, Any] = {"data": "cifar10", "files": [found.name], "sha256": digests([found])}
     if len(images) < 50_000 or len(test_images) < _ROWS:
-        about["part"] = f"{len(images):,} of 50,000 training and {len(test_images):,} of 10,000 test images"
+        missing = [name for name in BATCHES if name not in batches]
+        about["part"] = f"{len(images):,} of 50,000 training and {len(test_images):,} of 10,000 test images" + (
+            f"; there is no {', '.join(missing)}" if missing else ""
+        )
     x, x_test = standardised(images, test_images, axes=(0, 1, 2))
     write_pooled(out, (x, labels), (x_test, test_labels), classes=_CLASSES, about=about)
 

@@ -53,10 +53,13 @@ def _download(source: Source, need: Need, folders: Sequence[Path], progress: Pro
         shutil.rmtree(folder / "partial", ignore_errors=True)
         return folder / file.name
     names = " or ".join(other.name for other in need.files)
-    looked = ", ".join(str(place) for place in (*folders, folder))
+    places = (*folders, folder)
+    looked = ", ".join(str(place) for place in places)
+    pickled = next((path for place in places for name in need.pickled if (path := place / name).exists()), None)
+    hint = f"; {pickled} holds pickles, which are not read: take the binary version" if pickled else ""
     raise DataError(
         f"{need.what} is missing: no {names} in {looked}, and the download failed from {'; '.join(failures)}; "
-        f"put the file into a folder and name it with --from"
+        f"put the file into a folder and name it with --from{hint}"
     )
 
 

@@ -39,6 +39,7 @@ class Need:
     what: str
     files: tuple[File, ...]
     folder: str = ""  # also searched in DIR/folder
+    pickled: tuple[str, ...] = ()  # the same data in files that are not read
 
     @property
     def download(self) -> File:
@@ -195,6 +196,7 @@ SOURCES: Mapping[str, Source] = {
                         File("data_batch_1.bin.gz"),
                     ),
                     "cifar-10-batches-bin",
+                    ("cifar-10-python.tar.gz", "data_batch_1", "cifar-10-batches-py"),
                 ),
             ),
             pooled=True,
