@@ -130,9 +130,7 @@ def test_cifar_10_for_python_is_no_mystery(tmp_path, monkeypatch, name):
     nowhere = File("cifar-10-binary.tar.gz", ("http://127.0.0.1/none",), "0" * 64)
     source = replace(source, needs=(replace(source.needs[0], files=(nowhere,)),))
     (tmp_path / name).write_bytes(b"\x80\x04")
-    with pytest.raises(
-        DataError, match=f"is missing: .*{name} holds pickles, which are not read: take the"
-    ):
+    with pytest.raises(DataError, match=f"is missing: .*{name} holds pickles, which are not read: take the"):
         fetch(source, [tmp_path])
 
 
