@@ -205,6 +205,11 @@ def test_a_tilde_in_a_path_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -
     assert config.systems.trace == "/home/me/trace.toml"
 
 
+def test_text_that_a_config_file_cannot_hold() -> None:
+    with pytest.raises(ConfigError, match=r"`data.path` must be text in UTF-8; got 'caf\\+udce9.npz'"):
+        Config.from_dict({"data": {"name": "npz", "path": "caf\udce9.npz"}})
+
+
 def test_settings_that_another_data_set_does_not_have_are_dropped() -> None:
     settings = with_overrides({"data": {"name": "synthetic", "alpha": 0.0, "devices": 9}}, ["data.name=mnist"])
     assert Config.from_dict(settings).data.devices == 30

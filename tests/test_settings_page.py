@@ -105,6 +105,9 @@ def test_completion_knows_recipes_keys_and_methods() -> None:
         ("fedprox config explain solver.ep", ["solver.epochs"]),
         ("fedprox data prepare fem", ["femnist"]),
         ("fedprox paper figure12", ["figure12"]),
+        ("fedprox data stats synthetic_", ["synthetic_iid"]),
+        ("fedprox compare synthetic-1-1 -m fedadam : beta", ["beta1=", "beta2="]),
+        ("fedprox compare synthetic-1-1 -m fedprox : mu = 1,mu_s", ["1,mu_step=", "1,mu_step=0.1"]),
         ("fedprox run synthetic-1-1 --track ten", ["tensorboard"]),
     ],
 )

@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "complete_key",
     "complete_method",
     "complete_paper",
+    "complete_population",
     "complete_setting",
     "complete_tracker",
     "join_words",
@@ -53,8 +54,7 @@ def complete_setting(incomplete: str) -> list[str]:
     values = [f"{each.key}={value}" for each in settings for value in each.values]
     defaults = {f"{each.key}=": each.default for each in settings}
     found = _beginning(incomplete, [*defaults, *names, *values])
-    # beside its default a key is not complete, so that the shell adds no space to it
-    return [*found, found[0] + defaults[found[0]]] if len(found) == 1 and found[0] in defaults else found
+    return _alone_with_default(found, defaults)
 
 
 def complete_key(incomplete: str) -> list[str]:
@@ -66,10 +66,33 @@ def complete_key(incomplete: str) -> list[str]:
 
 
 def complete_method(incomplete: str) -> list[str]:
-    """Return the methods that begin like this."""
+    """Return the methods that begin like this; after a colon the keys that the method takes, a single one with default.
+
+    >>> complete_method("fedadam:beta")
+    ['fedadam:beta1=', 'fedadam:beta2=']
+    >>> complete_method("fedprox:mu=1,mu_s")
+    ['fedprox:mu=1,mu_step=', 'fedprox:mu=1,mu_step=0.1']
+    """
+    from fedprox.config.builtin_parts import BUILTIN
+    from fedprox.config.resolution import keys_of_section, takes_mu
+    from fedprox.config.sections import MethodConfig
+    from fedprox.config.toml import toml_value
+
+    name, colon, settings = incomplete.partition(":")
+    if not colon or name not in BUILTIN["methods"]:
+        return _beginning(incomplete, BUILTIN["methods"])
+    shared = {key: each.default for key, each in MethodConfig.model_fields.items() if key != "name" and takes_mu(name)}
+    own = {key: each.default for key, each in keys_of_section("method", {"name": name}).items()}
+    before = f"{name}:{settings[: settings.rfind(',') + 1]}"
+    defaults = {f"{before}{key}=": toml_value(default) for key, default in {**shared, **own}.items()}
+    return _alone_with_default(_beginning(incomplete, defaults), defaults)
+
+
+def complete_population(incomplete: str) -> list[str]:
+    """Return the names of data, the recipes and the config files here that begin like this."""
     from fedprox.config.builtin_parts import BUILTIN
 
-    return _beginning(incomplete, BUILTIN["methods"])
+    return list(dict.fromkeys([*_beginning(incomplete, BUILTIN["data"]), *complete_config(incomplete)]))
 
 
 def complete_data(incomplete: str) -> list[str]:
@@ -129,6 +152,11 @@ def bash_words(environment: MutableMapping[str, str] = os.environ) -> Iterator[N
     finally:
         lines = [line.removeprefix(before) for line in found.getvalue().splitlines()]
         sys.stdout.write("".join(f"{line}\n" for line in lines if line))
+
+
+def _alone_with_default(found: list[str], defaults: Mapping[str, str]) -> list[str]:
+    """Return what was found; beside its default a single key is not complete, so that the shell adds no space to it."""
+    return [*found, found[0] + defaults[found[0]]] if len(found) == 1 and found[0] in defaults else found
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedprox.cli.app import Json, Overrides, answers_errors, app, error_console, output_console, say_json
-from fedprox.cli.completion import complete_data
+from fedprox.cli.completion import complete_data, complete_population
 
 if TYPE_CHECKING:
     from fedprox.data.partial_download import Progress
@@ -135,7 +135,9 @@ def stats(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|PATH", help="A data set, a recipe, a config file, or a file or folder that holds data."
+            metavar="NAME|PATH",
+            help="A data set, a recipe, a config file, or a file or folder that holds data.",
+            autocompletion=complete_population,
         ),
     ],
     set_: Overrides = [],  # noqa: B006

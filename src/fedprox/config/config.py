@@ -70,6 +70,7 @@ class Config(Section):
                 "a config with a [replaced] section belongs to a run with Python objects, which a file cannot hold; "
                 "name each of them as 'module:object', or give them to `fedprox.train`, and remove the section"
             )
+        _check_text(settings)
         try:
             config = cls.model_validate(resolve_parts(settings))
         except ValidationError as error:
@@ -108,6 +109,15 @@ class Config(Section):
     def to_toml(self) -> str:
         """Return the resolved settings as TOML text."""
         return dump_toml(self.to_dict())
+
+
+def _check_text(settings: Mapping[str, Any], section: str = "") -> None:
+    """Refuse text that a config file cannot hold, such as a file name from another encoding."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_text(value, f"{section}{key}.")
+        elif isinstance(value, str) and (shown := value.encode("utf-8", "backslashreplace").decode()) != value:
+            raise ConfigError(f"`{section}{key}` must be text in UTF-8; got {shown!r}")
 
 
 def _sentence(error: ErrorDetails) -> str:

@@ -163,7 +163,8 @@ class Trial:
             time.sleep(0.2)
         if _written(out / "summary.json") in (None, before):
             why = self.failure(number)
-            raise RunError(f"the server of {app} ended before its run did: {why or self._last_words()}")
+            resume = "; continue the run with --resume" if (out / "config.toml").exists() else ""
+            raise RunError(f"the server of {app} ended before its run did{resume}: {why or self._last_words()}")
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Call `flwr` and return what it answers; with `--format json` it fails with exit code 0."""
@@ -268,8 +269,9 @@ class Trial:
                 time.sleep(0.1)
 
     def _last_words(self) -> str:
-        said = self.log("superlink").strip()[-800:] or "nothing"
-        return f"the last lines of the SuperLink's log ({self.folder / 'superlink.log'}): {said}"
+        lines = self.log("superlink").strip().splitlines()[-5:]
+        said = "\n".join(["", *(line[:300] for line in lines)]) if lines else " nothing"
+        return f"the last lines of the SuperLink's log ({self.folder / 'superlink.log'}):{said}"
 
 
 def _path() -> str:
