@@ -10,6 +10,7 @@ import pytest
 import fedprox
 from fedprox.core.errors import ConfigError, DataError
 from fedprox.participation.budget import minibatches, split_batches
+from fedprox.runs.evaluate import evaluate, predict
 
 torch = pytest.importorskip("torch")
 
@@ -303,6 +304,40 @@ def test_dropout_that_a_solver_leaves_out_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="solver 'sgd' trains Sequential without its dropout: use the solver that"):
         fedprox.train(config, population=population(), model=model)
     fedprox.train(config, population=population(), model=model, solver=solver)  # warnings are errors here
+
+
+@pytest.mark.parametrize(("kind", "scale"), [(np.uint8, 255), (np.float32, 1)])
+def test_a_saved_module_takes_numbers_of_the_kind_that_it_was_trained_on(tmp_path: Any, kind: Any, scale: int) -> None:
+    """Images of bytes are from 0 to 1 for a module that was trained on bytes, and else as they are."""
+    torch.manual_seed(0)
+    random = np.random.default_rng(1)
+    images, y, device = random.integers(0, 256, (24, 2, 3)), random.integers(0, CLASSES, 24), np.arange(24) % 4
+    np.savez(tmp_path / "data.npz", x=images.astype(kind), y=y, device=device)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+    model, solver = from_torch(module)
+    config = {"rounds": 1, "devices": {"per_round": 2}, "data": {"name": "npz", "path": str(tmp_path / "data.npz")}}
+    result = fedprox.train(config, model=model, solver=solver, out=tmp_path / "run")
+    module.load_state_dict({key: torch.tensor(value) for key, value in result.params.items()})
+    with torch.no_grad():
+        expected = module(torch.tensor(images / scale).float()).argmax(1).numpy()
+    np.testing.assert_array_equal(predict(tmp_path / "run", images.astype(np.uint8), model=model), expected)
+    same = fedprox.Population.from_arrays(images.astype(np.uint8), y, device)
+    found = evaluate(tmp_path / "run", same, model=model)
+    assert found["train_loss"] == evaluate(tmp_path / "run", model=model)["train_loss"]
+
+
+def test_a_saved_module_names_examples_that_it_does_not_take(tmp_path: Any) -> None:
+    """The sentence is not one within an error of JAX."""
+    codes = np.random.default_rng(1).integers(0, 9, (24, FEATURES))
+    module = nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), nn.Linear(2 * FEATURES, CLASSES))
+    data = population(codes)
+    model, solver = from_torch(module)
+    config = {"rounds": 1, "devices": {"per_round": 2}}
+    fedprox.train(config, population=data, model=model, solver=solver, out=tmp_path / "run")
+    with pytest.raises(
+        DataError, match=r"module Sequential does not take a batch of shape \(3, 6\) and int64: index out"
+    ):
+        predict(tmp_path / "run", codes[:3] + 9, population=data, model=model)
 
 
 def test_losses_of_half_precision() -> None:

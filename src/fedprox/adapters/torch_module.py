@@ -198,6 +198,15 @@ class ModuleAt:
                 hits[rows] = self._hits(outputs, labels)
         return losses, hits
 
+    def predictions(self, x: NDArray[Any]) -> NDArray[np.int32]:
+        """Return the label predicted for each example."""
+        found = np.zeros(len(x), np.int32)
+        with torch.no_grad():
+            for rows in _batches(x):
+                outputs = self.outputs(self.tensor(x[rows]))
+                found[rows] = self.labels(outputs, len(x[rows])).cpu().numpy()
+        return found
+
     def sums(self, x: NDArray[Any], y: NDArray[Any]) -> Sums:
         """Return summed loss, hits and gradient over some examples."""
         loss, correct = 0.0, 0

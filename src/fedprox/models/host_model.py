@@ -37,6 +37,9 @@ class ModelAt(Protocol):
     def sums(self, x: Array, y: Array) -> Sums:
         """Return summed loss, hits and gradient over some examples."""
 
+    def predictions(self, x: Array) -> NDArray[np.int32]:
+        """Return the label predicted for each example."""
+
 
 class HostModel(Protocol):
     """Sets a model's parameters."""

@@ -57,6 +57,9 @@ class _FrozenAt:
         gradient = map_names(lambda name, g: np.zeros_like(g) if name in self.frozen else g, found.gradient)
         return found._replace(gradient=gradient)
 
+    def predictions(self, x: Array) -> NDArray[np.int32]:
+        return self.model.predictions(x)
+
 
 def training_gradient(model: Model, params: Tree, x: jax.Array, y: jax.Array, weights: jax.Array) -> tuple[Tree, Tree]:
     """Return the gradient of sum_i weights_i * loss_i in training, and the parameters with new statistics."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def evaluate(
     labels = _labels(run)
     if "data" in run.replaced:
         known = population = aligned(known, labels, known.classes if labels is None else len(labels))
-    population = known if population is None else aligned(population, labels, known.classes)
+    population = known if population is None else _as_trained(aligned(population, labels, known.classes), known)
     model, params = _model(run, known, population.shape, population.classes, model)
     own = read_own_models(run, model, params, method)
     personal = read_personal_models(run, model, params, method)
@@ -108,8 +109,6 @@ def predict(
     x = np.asarray(x)
     if x.ndim < 2 or not len(x):
         raise DataError(f"x must have rows and features, and at least one row; got shape {x.shape}")
-    if not np.issubdtype(x.dtype, np.integer):
-        x = x.astype(np.float32)
     run = load_run(path)
     needed = ("model",) if model is not None else ("data", "model")
     check_present(path, _parts(run, *needed), {"data": population, "model": model})
@@ -118,6 +117,8 @@ def predict(
     if known is None and "data" not in run.replaced and not (model is not None and "deployed" in (run.summary or {})):
         known = configured_data(run)
     model, params = _model(run, known, x.shape[1:], 0, model)
+    if not _are_integers(x) or (known is not None and not _are_integers(known.train.x)):
+        x = x.astype(np.float32)
     if model.predict is None:
         raise RunFolderError(f"the model {model.name} of {path} gives no labels")
     own = read_own_models(run, model, params, method)
@@ -126,9 +127,24 @@ def predict(
         params = choose_device_model(run, params, own if personal is None else personal, device)
     elif own is not None:
         raise _device_needed(run)
+    if model.host is not None:
+        with model.host.at(params) as at:
+            return decode(at.predictions(x), _labels(run))
     classify = compiled(model.predict)
     classes = np.concatenate([np.asarray(classify(params, x[i : i + _ROWS])) for i in range(0, len(x), _ROWS)])
     return decode(classes, _labels(run))
+
+
+def _are_integers(x: NDArray[Any]) -> bool:
+    return np.issubdtype(x.dtype, np.integer)
+
+
+def _as_trained(population: Population, known: Population) -> Population:
+    """Return other data with numbers of the kind that the model was trained on: a module may scale bytes itself."""
+    if _are_integers(known.train.x) or not _are_integers(population.train.x):
+        return population
+    train, test = (replace(each, x=each.x.astype(np.float32)) for each in (population.train, population.test))
+    return replace(population, train=train, test=test, folder="")
 
 
 def _device_needed(run: SavedRun) -> ConfigError:
