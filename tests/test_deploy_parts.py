@@ -189,6 +189,15 @@ def test_a_device_holds_only_its_own_samples_under_its_own_number():
         DeviceData.of(POPULATION, 4)
 
 
+def test_data_that_the_model_is_not_for():
+    for model, problem in (
+        (softmax_regression(4, 3), "must have 4 numbers each"),
+        (softmax_regression(5, 2), "must be below 2, the number of classes"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            device(build_config(), model=model)
+
+
 def test_a_regression_has_no_accuracy():
     data = DeviceData.from_arrays(0, np.eye(4), np.array([1.0, 2.0, 3.0, 4.0]), test=[0, 0, 0, 1])
     said = Device(build_config(measure={"dissimilarity": False}), linear_regression(4), data)

@@ -14,6 +14,7 @@ from fedprox.config import Config
 from fedprox.core.errors import ConfigError, DataError, RunError
 from fedprox.data import read_csv
 from fedprox.methods import fedprox as fedprox_method
+from fedprox.models import softmax_regression
 from fedprox.population.repartition import repartition
 
 X = np.arange(24.0).reshape(12, 2) / 24
@@ -142,6 +143,19 @@ def zeros(key):
 )
 def test_functions_of_a_model_are_tried_before_the_first_round(functions, sentence):
     model = Model("m", **{"init": zeros, "loss": loss, "predict": predict, **functions})
+    with pytest.raises(ConfigError, match=sentence):
+        fedprox.train(SHORT, population=POPULATION, model=model)
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (softmax_regression(1, 2), r"must have 1 numbers each for .*; they have the shape \(2,\)"),
+        (softmax_regression(3, 2), "must have 3 numbers each for the model 'softmax_regression'"),
+        (softmax_regression(2, 1), "must be below 1, the number of classes of the model .*; the data have 2 classes"),
+    ],
+)
+def test_a_softmax_regression_for_other_data_is_refused(model, sentence):
     with pytest.raises(ConfigError, match=sentence):
         fedprox.train(SHORT, population=POPULATION, model=model)
 

@@ -109,6 +109,16 @@ def test_devices_with_examples_of_different_shapes_are_no_population():
         together(devices)
 
 
+def test_an_edited_task_that_returns_something_else():
+    with pytest.raises(DataError, match="`load_data` must return a DeviceData; got tuple: use DeviceData"):
+        together([(np.zeros((3, 1)), [0, 1, 0])])
+
+
+def test_more_devices_a_round_than_there_are():
+    with pytest.raises(ConfigError, match=r"`devices.per_round` must be an integer from 1 to 3, .*; got 5"):
+        check_deployable(Config.from_dict({"deploy": {"devices": 3}, "devices": {"per_round": 5}}))
+
+
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"the new app cannot be written to .*file/app: Not a directory$"):

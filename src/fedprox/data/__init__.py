@@ -18,6 +18,7 @@ from fedprox.data.npz import read_npz
 from fedprox.data.sources import SOURCES
 from fedprox.data.synthetic import synthetic, synthetic_iid
 from fedprox.models import Model
+from fedprox.models.model_check import check_fits
 from fedprox.population import Population
 from fedprox.population.renumbered import targets
 from fedprox.population.repartition import repartition
@@ -95,7 +96,11 @@ def model_for(config: Config, population: Population) -> Model:
 
 
 def match_model(population: Population, model: Model) -> Population:
-    """Return the population as a model needs it: for a regression, with the labels as their original numbers."""
+    """Return the population as a model needs it: for a regression, with the labels as their original numbers.
+
+    Refuses a population that the model would take without an error, but not as meant.
+    """
+    check_fits(model, population.shape, population.classes)
     return population if model.predict is not None else targets(population)
 
 

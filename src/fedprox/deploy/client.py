@@ -24,7 +24,7 @@ from fedprox.core.errors import ConfigError
 from fedprox.core.threads import Workers
 from fedprox.core.trees import Tree, flatten_names, overlay_names, to_numpy, total
 from fedprox.deploy.asked_work import AskedWork
-from fedprox.deploy.device_data import DeviceData
+from fedprox.deploy.device_data import DeviceData, checked_data
 from fedprox.deploy.message_records import Named, WrongMessageError
 from fedprox.deploy.messages import (
     Evaluation,
@@ -46,6 +46,7 @@ from fedprox.methods.parameter_roles import assign_roles
 from fedprox.methods.solver_choice import choose_solver
 from fedprox.models import Model
 from fedprox.models.initial_model import initial_params
+from fedprox.models.model_check import check_fits
 from fedprox.population.loaded_samples import LoadedSamples, to_backend
 from fedprox.privacy import build_mechanism, system_normals
 from fedprox.solvers import Solver
@@ -75,7 +76,7 @@ def client_app(
     def device(context: Context) -> Device:
         prepare()
         config = run_settings(settings, context.run_config)
-        own = data(config, _read_number(context))
+        own = checked_data(data(config, _read_number(context)))
         return Device(
             config,
             model(config),
@@ -87,7 +88,7 @@ def client_app(
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
         config = run_settings(settings, context.run_config)
-        return _reply(introduction(data(config, _read_number(context))), message)
+        return _reply(introduction(checked_data(data(config, _read_number(context)))), message)
 
     @app.query("gradient")
     def gradient(message: Message, context: Context) -> Message:
@@ -125,6 +126,7 @@ class Device:
         method: Method | None = None,
         folder: Path | None = None,
     ) -> None:
+        check_fits(model, data.population.shape, data.population.classes)
         self._config, self._model, self._data = config, model, data
         self._folder = folder or platformdirs.user_data_path("fedprox") / "personal"
         method = method or methods.build(config.method, config.seed)

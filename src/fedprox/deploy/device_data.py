@@ -13,7 +13,7 @@ from fedprox.core.errors import DataError
 from fedprox.population import Population, Samples
 from fedprox.population.labels import one_per_row
 
-__all__ = ["DeviceData", "sizes_only", "together"]
+__all__ = ["DeviceData", "checked_data", "sizes_only", "together"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,15 @@ class DeviceData:
         return Samples(train.x, train.y, offsets)
 
 
+def checked_data(data: Any) -> DeviceData:
+    """Return what `load_data` of an app gives; refuse anything else."""
+    if not isinstance(data, DeviceData):
+        raise DataError(
+            f"`load_data` must return a DeviceData; got {type(data).__name__}: use DeviceData.from_arrays(device, x, y)"
+        )
+    return data
+
+
 def together(devices: Iterable[DeviceData]) -> Population:
     """Return the population of all these devices, numbered from 0 in their order, as a simulation needs it.
 
@@ -83,7 +92,7 @@ def together(devices: Iterable[DeviceData]) -> Population:
     >>> population.devices, population.classes, len(population.train)
     (2, 2, 2)
     """
-    populations = [data.population for data in devices]
+    populations = [checked_data(data).population for data in devices]
     if len(shapes := {population.shape for population in populations}) > 1:
         raise DataError(f"the examples of all devices must have one shape; got {', '.join(map(str, sorted(shapes)))}")
     return Population(

@@ -36,7 +36,6 @@ from fedprox.methods.traffic import measure_traffic
 from fedprox.models import Model
 from fedprox.models.initial_model import initial_params
 from fedprox.participation.own_choices import OwnChoices
-from fedprox.participation.sampling import check_sampling
 from fedprox.privacy import check_private, system_normals
 from fedprox.runs.deployed import describe_deployed
 from fedprox.runs.folder import RunFolder
@@ -132,7 +131,6 @@ def run_federation(
         roster = Roster(deploy.devices, post, max_samples=deploy.max_samples, nodes=deploy.nodes)
         roster.gather(deploy.join_seconds)
         population = roster.population()
-        check_sampling(config.devices.sampling, config.devices.per_round, population.devices)
         releases = _releases(config, folder)
         parts = RunParts(
             config,

@@ -17,6 +17,7 @@ from typing import Any
 from fedprox.config import Config, read_toml, with_overrides
 from fedprox.core.errors import ConfigError
 from fedprox.core.trees import Tree
+from fedprox.participation.sampling import check_sampling
 from fedprox.privacy import build_mechanism
 
 __all__ = ["check_deployable", "check_limit", "project_settings", "resume_flag", "run_settings"]
@@ -58,6 +59,7 @@ def check_deployable(config: Config) -> None:
             f"`deploy.nodes` must have a node id for each of the {config.deploy.devices} devices, or none at all; "
             f"got {len(config.deploy.nodes)}"
         )
+    check_sampling(config.devices.sampling, config.devices.per_round, config.deploy.devices)
     _check_systems(config)
     if config.deploy.min_replies > config.devices.per_round:
         raise ConfigError(

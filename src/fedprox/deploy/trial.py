@@ -163,7 +163,7 @@ class Trial:
             time.sleep(0.2)
         if _written(out / "summary.json") in (None, before):
             why = self.failure(number)
-            resume = "; continue the run with --resume" if (out / "config.toml").exists() else ""
+            resume = "; --resume continues it" if why is None and (out / "config.toml").exists() else ""
             raise RunError(f"the server of {app} ended before its run did{resume}: {why or self._last_words()}")
 
     def flwr(self, *arguments: str) -> dict[str, Any]:

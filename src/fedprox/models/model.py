@@ -76,6 +76,8 @@ class Model:
       losses_and_labels: optionally `losses_and_labels(params, x, y)`, what `loss` and `predict` return, with the
         outputs of the network computed once: measuring then takes one forward pass.
       wide: for a small model, the form in which its rows fill whole lines of the cache; None where they do.
+      features, classes: for a model whose functions take other examples and labels without an error, the numbers of an
+        example and of the classes; 0: they notice.
     """
 
     name: str
@@ -91,6 +93,8 @@ class Model:
     frozen: tuple[str, ...] = ()
     losses_and_labels: Callable[[Tree, Any, Any], tuple[jax.Array, jax.Array]] | None = None
     wide: WideForm | None = None
+    features: int = 0
+    classes: int = 0
 
     def only_trained(self, gradient: Tree) -> Tree:
         """Return a gradient with zeros for the parameters that gradients do not move."""

@@ -7,6 +7,7 @@ predictions of another shape would be compared with all labels at once.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from fedprox.core.own_code import own_code
 from fedprox.core.trees import Tree, flatten_names, to_numpy
 from fedprox.models.model import Model
 
-__all__ = ["check_functions", "checked_params"]
+__all__ = ["check_fits", "check_functions", "checked_params"]
 
 _ROWS = 2  # a single row could not distinguish a mean from a loss per example
 
@@ -45,6 +46,20 @@ def checked_params(model: Model, key: jax.Array) -> Tree:
                 f"the parameters of model {model.name!r} must be arrays of float32; {name!r} has {leaf.dtype}"
             )
     return params
+
+
+def check_fits(model: Model, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse data that the model's functions would take without an error: examples of `shape`, labels of `classes`."""
+    if model.features and math.prod(shape) != model.features:
+        raise ConfigError(
+            f"the examples must have {model.features} numbers each for the model {model.name!r}; they have the shape "
+            f"{shape}"
+        )
+    if model.classes and classes > model.classes:
+        raise ConfigError(
+            f"the labels must be below {model.classes}, the number of classes of the model {model.name!r}; the data "
+            f"have {classes} classes"
+        )
 
 
 def check_functions(model: Model, params: Tree, x: np.ndarray, y: np.ndarray) -> None:

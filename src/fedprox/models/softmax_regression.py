@@ -47,6 +47,8 @@ def softmax_regression(features: int, classes: int) -> Model:
         small=is_small(classes, features),
         curvature_bound=_curvature_bound,
         wide=_wide_form(classes, features),
+        features=features,
+        classes=classes,
     )
 
 
