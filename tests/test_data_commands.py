@@ -109,3 +109,5 @@ def test_iterators():
         read_iterator([("a", [1.0], 0), ("b", [1.0, 2.0], 0)])
     with pytest.raises(DataError, match="the iterator gave none"):
         read_iterator([])
+    with pytest.raises(DataError, match=r"examples must be triples .* to iterate over; got a NoneType"):
+        read_iterator(None)

@@ -91,6 +91,13 @@ def test_labels_are_numbered_once_over_all_devices_and_stay_with_the_data(tmp_pa
     assert repartition(stored, "iid", 2).labels == ("a", "b", "c")
 
 
+def test_one_hot_rows_state_all_classes():
+    population = Population.from_arrays(np.eye(2), np.eye(4)[[1, 2]], [0, 0])
+    assert (population.classes, population.labels) == (4, None)
+    assert sorted([*population.train.y, *population.test.y]) == [1, 2]
+    assert Population.from_arrays(np.eye(2), np.eye(3)[[1, 2]], [0, 0], labels=["a", "b", "c"]).classes == 3
+
+
 def test_what_is_given_classes_or_labels_is_not_numbered():
     given = Population.from_arrays(np.eye(2), [1, 2], [0, 0], classes=4)
     assert (given.classes, given.labels, given.train.y.tolist()) == (4, None, [1, 2])

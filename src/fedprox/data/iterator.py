@@ -24,6 +24,8 @@ def read_iterator(examples: Iterable[tuple[Any, Any, Any]], seed: int = 0) -> Po
     >>> population.devices, population.train.of(0)[0].tolist()
     (2, [[1.0], [3.0]])
     """
+    if not isinstance(examples, Iterable):
+        raise DataError(f"examples must be triples (device, x, y) to iterate over; got {described(examples)}")
     devices, xs, ys = [], [], []
     shape: tuple[int, ...] | None = None
     for row, example in enumerate(examples):

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedprox.core.errors import DataError
 from fedprox.population.given_arrays import decoded, to_array
 
-__all__ = ["Labels", "decode", "encode", "is_missing", "one_per_row"]
+__all__ = ["Labels", "decode", "encode", "is_missing", "one_hot_columns", "one_per_row"]
 
 Labels = tuple[Any, ...] | None
 """The name of each class, as text, integers or booleans; None where the classes are plain numbers."""
@@ -67,6 +67,17 @@ def one_per_row(y: ArrayLike) -> NDArray[Any]:
     if values.ndim != 1 and values.dtype.kind not in "iuf":
         raise DataError(f"y must have one label per row; got shape {values.shape}")
     return values
+
+
+def one_hot_columns(y: ArrayLike) -> int:
+    """Return the number of classes that one-hot rows state, which may be more than occur; 0 for other labels.
+
+    >>> one_hot_columns([[0, 1, 0], [1, 0, 0]]), one_hot_columns([0, 1])
+    (3, 0)
+    """
+    values = to_array(y, "y")
+    is_matrix = values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind in "iufb"
+    return values.shape[1] if is_matrix and _is_one_hot(values) else 0
 
 
 def _is_one_hot(values: NDArray[Any]) -> bool:

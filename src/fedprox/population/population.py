@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedprox.core.errors import DataError
 from fedprox.population.given_arrays import decoded, numbers, to_array
-from fedprox.population.labels import encode, is_missing
+from fedprox.population.labels import encode, is_missing, one_hot_columns, one_per_row
 from fedprox.population.row_checks import checked_rows
 from fedprox.population.samples import Samples
 from fedprox.population.splitting import split
@@ -130,8 +130,9 @@ class Population:
 
         Args:
           x: (rows, ...) examples.
-          y: (rows,) labels of any kind, or real targets. Integers that begin at 0 are class numbers; other labels are
-            numbered in sorted order over all rows, and the population keeps the original ones as `labels`.
+          y: (rows,) labels of any kind, or real targets. Integers that begin at 0 are class numbers, and so are the
+            columns of one-hot rows; other labels are numbered in sorted order over all rows, and the population keeps
+            the original ones as `labels`.
           device: (rows,) the device of each row: numbers or names, in any order; without it one device has all rows.
           test: (rows,) true for test rows; without it a fifth of each device's rows, drawn with `seed`.
           classes, labels: how many classes there are, or what they are called; with either, y are class numbers and
@@ -142,6 +143,8 @@ class Population:
         (2, 'a', 2)
         """
         x = numbers(to_array(x, "x"), "x")
+        if columns := one_hot_columns(y):
+            y, classes = one_per_row(y), columns if classes is None and labels is None else classes
         if classes is None and labels is None:
             y, labels = encode(y)
         else:
