@@ -568,11 +568,50 @@ def test_flax_refuses_other_state() -> None:
             lambda: from_equinox(lambda key: flax.linen.Dense(3)),  # type: ignore[return-value]
             "`make` must return a module of Equinox; got Dense",
         ),
+        (
+            lambda: from_linen(flax.linen.Embed(9, 2), np.zeros((1, 3))),
+            r"module Embed, called with the example of float64 \(1, 3\), failed with ValueError: Input",
+        ),
+        (lambda: from_nnx(lambda: 3), "`make`, called with `rngs`, failed with TypeError"),
+        (lambda: from_equinox(lambda: 3), "`make`, called with a key, failed with TypeError"),
     ],
 )
 def test_what_flax_and_equinox_cannot_take_gets_one_sentence(call: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         call()
+
+
+def test_recurrent_layers_of_nnx() -> None:
+    """They have random numbers of their own, with counters, for the state that they begin with."""
+
+    class Recurrent(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.layer = nnx.RNN(nnx.LSTMCell(1, 4, rngs=rngs))
+            self.output = nnx.Linear(4, CLASSES, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return self.output(self.layer(x[:, :, None])[:, -1])
+
+    result = fedprox.train(settings(), population=population(), model=from_nnx(Recurrent))
+    assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_targets_that_are_broadcast_are_warned_of(is_flat: bool) -> None:
+    x = np.random.default_rng(0).normal(size=(24, FEATURES)).astype(np.float32)
+    data = fedprox.Population.from_arrays(x, x[:, 0], np.arange(24) % 4)
+
+    def loss(outputs: Any, y: Any) -> Any:
+        outputs = outputs[:, 0] if is_flat else outputs
+        return jnp.square(outputs - y) if is_flat else jnp.square(outputs - y).mean(1)
+
+    model = from_linen(flax.linen.Dense(1), x[:1], loss=loss, predict=None)
+    config = {"rounds": 1, "devices": {"per_round": 2}}
+    if is_flat:
+        fedprox.train(config, population=data, model=model)  # warnings are errors here
+        return
+    with pytest.warns(UserWarning, match="with model Dense it does: are outputs and targets of different shapes"):
+        fedprox.train(config, population=data, model=model)
 
 
 def gradient_steps(params: Any, x: Any, y: Any, subproblem: Any, budget: int, key: int) -> tuple[Any, int]:

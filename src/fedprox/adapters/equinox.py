@@ -14,6 +14,7 @@ import jax
 from fedprox.adapters.outputs import Loss, Predict, build_output_model, cross_entropy, label
 from fedprox.core.errors import ConfigError
 from fedprox.core.extras import needs_extra
+from fedprox.core.own_code import own_code
 from fedprox.core.trees import Tree
 from fedprox.models import Model
 
@@ -42,7 +43,8 @@ def from_equinox(
             f"`make` must be a function of a key that returns a module of Equinox; got {type(make).__name__}: give its "
             "class, or lambda key: ..."
         )
-    module = make(jax.random.key(0))
+    with own_code("`make`, called with a key,", ConfigError):
+        module = make(jax.random.key(0))
     if not isinstance(module, eqx.Module):
         raise ConfigError(f"`make` must return a module of Equinox; got {type(module).__name__}")
     module = eqx.nn.inference_mode(module)

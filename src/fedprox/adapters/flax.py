@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from fedprox.adapters.outputs import Loss, Predict, build_output_model, cross_entropy, label
 from fedprox.core.errors import ConfigError, short
 from fedprox.core.extras import needs_extra
+from fedprox.core.own_code import own_code
 from fedprox.core.trees import Tree, flatten_names
 from fedprox.models import Model
 
@@ -64,7 +65,9 @@ def from_linen(
         _refuse_other_state(name, {kind: each for kind, each in found.items() if kind not in ("params", _STATISTICS)})
         return found
 
-    has_statistics = _STATISTICS in jax.eval_shape(variables, jax.random.key(0))
+    shape, dtype = tuple(example.shape), example.dtype
+    with own_code(f"module {name}, called with the example of {dtype} {shape},", ConfigError):
+        has_statistics = _STATISTICS in jax.eval_shape(variables, jax.random.key(0))
 
     def init(key: jax.Array) -> Tree:
         found = variables(key)
@@ -99,7 +102,8 @@ def from_nnx(
         )
 
     def made(rngs: nnx.Rngs) -> nnx.Module:
-        module = make(rngs)
+        with own_code("`make`, called with `rngs`,", ConfigError):
+            module = make(rngs)
         if not isinstance(module, nnx.Module):
             raise ConfigError(f"`make` must return a module of NNX; got {_kind(module)}")
         for _, node in nnx.iter_graph(module):
@@ -122,7 +126,7 @@ def from_nnx(
     def merged(params: Tree) -> Any:
         state = jax.tree.map(lambda leaf: leaf, like)
         nnx.replace_by_pure_dict(state, params)
-        return nnx.merge(graph, state, random)
+        return nnx.merge(graph, state, random, copy=True)  # a compiled program cannot change the module's own counters
 
     def outputs(params: Tree, x: jax.Array) -> jax.Array:
         return merged(params)(x)

@@ -1,4 +1,4 @@
-"""A model's functions are tried at the start without computing anything: on shapes alone.
+"""A model's functions are tried at the start on shapes alone, without computing anything but a regression's losses.
 
 The loss must be one number per example. A mean over a batch would be broadcast against the weights of its examples
 without an error, so that short batches, entire devices and evaluations would all be weighted wrongly. Likewise
@@ -19,6 +19,7 @@ from fedprox.core.name_patterns import matches_any
 from fedprox.core.own_code import own_code
 from fedprox.core.trees import Tree, flatten_names, to_numpy
 from fedprox.models.model import Model
+from fedprox.models.separate_examples import warn_of_mixed_examples
 
 __all__ = ["check_fits", "check_functions", "checked_params"]
 
@@ -83,6 +84,7 @@ def check_functions(model: Model, params: Tree, x: np.ndarray, y: np.ndarray) ->
             f"{loss[0].dtype}"
         )
     if model.predict is None:
+        warn_of_mixed_examples(model, params, x, y)
         return
     labels = _results("predict", model, model.predict, shapes, batch[0])
     if len(labels) != 1 or labels[0].shape != (_ROWS,) or labels[0].dtype.kind not in "biu":
