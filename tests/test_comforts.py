@@ -58,6 +58,21 @@ def test_a_result_plots_itself(result: fedprox.Result, tmp_path: Path) -> None:
     assert line.get_ydata().tolist() == result.history.column("train_loss")  # type: ignore[union-attr]
 
 
+def test_files_that_cannot_be_pictures_or_reports(
+    result: fedprox.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(fedprox.FedProxError, match=r"picture x\.foo must end in \.png, .*; got '\.foo'"):
+        result.plot("x.foo")
+    for path in (".", tmp_path):
+        with pytest.raises(fedprox.FedProxError, match="must be a file; it is a folder"):
+            result.plot(path)
+        with pytest.raises(fedprox.FedProxError, match="cannot be written: Is a directory"):
+            result.report(path)
+    result.plot("curve")
+    assert {file.name for file in tmp_path.iterdir()} == {"curve.png"}
+
+
 def test_a_result_writes_a_report_with_or_without_a_folder(result: fedprox.Result, tmp_path: Path) -> None:
     page = result.report(tmp_path / "memory.html").read_text()
     assert "K = 10 per round; E = 1 epochs" in page

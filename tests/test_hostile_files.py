@@ -82,6 +82,10 @@ def test_unsigned_numbers_beyond_63_bits_are_refused():
             "each of the 4 rows, true for test rows; got an array of shape (1,)",
         ),
         ({"test": np.array(["False"] * 4)}, "test must be true or false"),
+        (
+            {"y": np.array([1, 0, 1, 0], object)},
+            "y must be numbers or text; it has Python objects, which are never read",
+        ),
         ({"y": np.array([0, 1, 2**31 - 2, 0])}, "integer labels >= 0 are class numbers and must be at most 1048575"),
     ],
 )

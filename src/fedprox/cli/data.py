@@ -157,8 +157,9 @@ def stats(
 
     population, model = _named(name, seed, set_)
     found = examine(population, model)
-    picture = save(plot_heterogeneity(population, found, Path(name).name), out or Path(f"{Path(name).name}-data.png"))
+    file = out or Path(f"{Path(name).name}-data.png")
     if as_json:
+        picture = save(plot_heterogeneity(population, found, Path(name).name), file)
         say_json({"data": name, "picture": str(picture), **asdict(found)})
         return
     _print_statistics(name, asdict(found))
@@ -171,7 +172,7 @@ def stats(
         typer.echo(
             f"at the initial model: B = {found.dissimilarity:.3g}, gradient variance = {found.gradient_variance:.3g}"
         )
-    typer.echo(f"picture: {picture}")
+    typer.echo(f"picture: {save(plot_heterogeneity(population, found, Path(name).name), file)}")
 
 
 def _source(name: str) -> Source:

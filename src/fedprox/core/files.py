@@ -6,6 +6,7 @@ changed bit is found when the file is read.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -27,6 +28,8 @@ _IS_WINDOWS = os.name == "nt"
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace `path` by `content`: at any moment, also after a crash, the file is the old one or the new one."""
+    if not path.name:  # such as "."
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f".{path.name}.new")
     try:
         with temporary.open("wb") as file:

@@ -94,4 +94,9 @@ def _frames(failure: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _is_own(file: str) -> bool:
-    return not file.startswith(_LIBRARIES)
+    """Return whether a file is a user's; frames of compiled libraries name the Cython source that they were made of.
+
+    >>> _is_own("/home/me/mine.py"), _is_own("numpy/random/_generator.pyx")
+    (True, False)
+    """
+    return not file.startswith(_LIBRARIES) and not file.endswith((".pyx", ".pxi", ".pxd"))

@@ -90,7 +90,13 @@ def run_picture(history: History, path: str | Path | None = None) -> Picture:
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
-    """Write a picture in the format that the ending of its name gives."""
+    """Write a picture in the format that the ending of its name gives, PNG without one, and return its path."""
+    if path.is_dir():
+        raise RunFolderError(f"picture {path} must be a file; it is a folder")
+    if not path.suffix:
+        path = path.with_name(f"{path.name}.png")
+    if path.suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
+        raise RunFolderError(f"picture {path} must end in .png, .pdf, .svg or .jpg; got {path.suffix!r}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with arranged(figure):
