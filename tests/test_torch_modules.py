@@ -262,6 +262,12 @@ def squares(outputs: Any, y: Any) -> Any:
             {"optimiser": torch.optim.SparseAdam},
             "solver 'torch.SparseAdam' cannot take a step: SparseAdam",
         ),
+        (
+            None,
+            {"optimiser": lambda p, lr: torch.optim.SGD(nn.Linear(2, 2).parameters(), lr)},
+            "`optimiser` must change the parameters that it is called with, those of one device; SGD has others",
+        ),
+        (None, {"predict": lambda outputs: outputs.softmax(1)[:, 0]}, r"`predict` must return labels, .* float32"),
         (None, {"optimiser": lambda p, lr: p}, "`optimiser` must return a torch.optim.Optimizer; got .tensor"),
     ],
 )
@@ -274,12 +280,12 @@ def test_layers_in_a_plain_list_are_warned_of() -> None:
     class Listed(Layer):
         def __init__(self) -> None:
             super().__init__()
-            self.before = {"first": nn.Linear(FEATURES, FEATURES)}
+            self.before = {"first": [nn.Linear(FEATURES, FEATURES)]}
             self.activations = [nn.ReLU()]
             self.again = [self.layer]
 
         def forward(self, x: Any) -> Any:
-            return self.layer(self.activations[0](self.before["first"](x)))
+            return self.layer(self.activations[0](self.before["first"][0](x)))
 
     with pytest.warns(UserWarning, match="not all layers of module Listed are trained: .* dict `before`; use nn.Modul"):
         from_torch(Listed())

@@ -259,6 +259,9 @@ class ModuleAt:
                 f"`predict` must return a tensor of one label per example, of shape ({count},); "
                 f"it returned {_kind(found)}"
             )
+        if found.is_floating_point():
+            kind = str(found.dtype).removeprefix("torch.")
+            raise ConfigError(f"`predict` must return labels, integers such as outputs.argmax(1); it returned {kind}")
         return found
 
     def _hits(self, outputs: Any, labels: torch.Tensor) -> NDArray[np.bool_]:

@@ -51,10 +51,16 @@ def build_solver(copies: ModuleCopies, optimiser: Optimiser, transform: Transfor
     kind = getattr(optimiser, "func", optimiser)  # of a functools.partial
     solver = TorchSolver(f"torch.{getattr(kind, '__name__', type(kind).__name__)}", copies, optimiser, transform)
     rate = 0.25
+    parameter = torch.zeros(1, 1, requires_grad=True)  # some optimisers take matrices only
     with own_code("`optimiser`, called with parameters and lr,", ConfigError):
-        made = optimiser([torch.zeros(1, requires_grad=True)], lr=rate)
+        made = optimiser([parameter], lr=rate)
     if not isinstance(made, torch.optim.Optimizer):
         raise ConfigError(f"`optimiser` must return a torch.optim.Optimizer; got {short(made)}")
+    if any(each is not parameter for group in made.param_groups for each in group["params"]):
+        raise ConfigError(
+            "`optimiser` must change the parameters that it is called with, those of one device; "
+            f"{type(made).__name__} has others, such as those of the module itself"
+        )
     if type(made) is not torch.optim.SGD:
         return solver
     if made.defaults["dampening"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from fedprox.core.errors import ConfigError, short
@@ -46,10 +47,18 @@ def _hidden_layers(module: nn.Module) -> str:
         for name, value in vars(part).items():
             if name.startswith("_") or not isinstance(value, list | tuple | dict):
                 continue
-            inside = value.values() if isinstance(value, dict) else value
-            hidden = [each for each in inside if isinstance(each, nn.Module | nn.Parameter) and id(each) not in seen]
+            hidden = [each for each in _inside(value) if id(each) not in seen]
             if any(not isinstance(each, nn.Module) or any(True for _ in each.parameters()) for each in hidden):
                 kind = "Module" if isinstance(hidden[0], nn.Module) else "Parameter"
                 better = f"nn.{kind}{'Dict' if isinstance(value, dict) else 'List'}"
                 return f": PyTorch does not see those in the {type(value).__name__} `{name}`; use {better}"
     return ""
+
+
+def _inside(value: Any) -> Iterator[nn.Module | nn.Parameter]:
+    """Yield the modules and parameters in lists and dictionaries, and in those within them."""
+    if isinstance(value, nn.Module | nn.Parameter):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _inside(each)
