@@ -1,5 +1,6 @@
 """PyTorch modules of unusual kinds: same bits for any number of workers, as by hand, or one sentence."""
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -373,6 +374,26 @@ def test_model_and_solver_of_different_modules_get_one_sentence() -> None:
         fedprox.train(config, population=population(), model=model, solver=solver)
     with pytest.raises(ConfigError, match="got a tuple with one, so take it apart"):
         fedprox.train(config, population=population(), model=from_torch(nn.Linear(FEATURES, CLASSES)))
+
+
+def test_a_config_that_names_a_module_is_told_what_makes_a_model_of_it(tmp_path: Any, monkeypatch: Any) -> None:
+    (tmp_path / "own_nets.py").write_text(
+        "from torch import nn\n"
+        "from fedprox.adapters.torch import from_torch\n"
+        f"net = nn.Linear({FEATURES}, {CLASSES})\n"
+        "both = from_torch(net)\n"
+        "model, solver = both\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config: dict[str, Any] = {"rounds": 1, "devices": {"per_round": 2}}
+    for name, sentence in {
+        "net": "got 'own_nets:net', which gives Linear: make one of it with `model, solver = fedprox.",
+        "both": "got 'own_nets:both', which gives tuple: `model, solver = from_torch(module)` gives each a name",
+    }.items():
+        with pytest.raises(ConfigError, match=re.escape(sentence)):
+            fedprox.train({**config, "model": {"name": f"own_nets:{name}"}}, population=population())
+    named = {"model": {"name": "own_nets:model"}, "solver": {"name": "own_nets:solver"}}
+    assert fedprox.train({**config, **named}, population=population()).summary["ended"] == "finished"
 
 
 def test_losses_that_depend_on_the_rest_of_the_batch_are_warned_of() -> None:

@@ -27,7 +27,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -160,12 +160,19 @@ def _settings(keys: Mapping[str, Key], section: PartSection, settings: Mapping[s
     return arguments
 
 
-def check_kind(part: Any, kind: type | tuple[type, ...], words: str, field: str, name: str) -> None:
-    """Refuse an object of the wrong kind."""
+def check_kind(
+    part: Any,
+    kind: type | tuple[type, ...],
+    words: str,
+    field: str,
+    name: str,
+    hint: Callable[[Any], str] = lambda part: "",
+) -> None:
+    """Refuse an object of the wrong kind; `hint(part)` says what to do about it."""
     if not isinstance(part, kind):
         raise ConfigError(
             f"`{field}` must name {words}, or a callable that returns one; got {name!r}, which gives "
-            f"{type(part).__name__}"
+            f"{type(part).__name__}{hint(part)}"
         )
 
 

@@ -14,7 +14,7 @@ from fedprox.models.char_transformer import char_transformer
 from fedprox.models.lenet import lenet
 from fedprox.models.linear_regression import linear_regression
 from fedprox.models.mcmahan_cnn import mcmahan_cnn
-from fedprox.models.model import Model, classifier, mean_gradient
+from fedprox.models.model import Model, classifier, hint_at_adapter, mean_gradient
 from fedprox.models.networks import cnn, mlp
 from fedprox.models.resnet import resnet
 from fedprox.models.softmax_regression import softmax_regression
@@ -58,5 +58,5 @@ def build_for(config: ModelConfig, population: Examples, seed: int = 0, run: Con
     """Return the model that the config names, shaped for a population; `run` is the complete config."""
     given = {"population": population, "seed": seed, "config": run}
     model: Model = build_part("models", "model.name", config, given)
-    check_kind(model, Model, "a Model", "model.name", config.name)
+    check_kind(model, Model, "a Model", "model.name", config.name, hint_at_adapter)
     return model

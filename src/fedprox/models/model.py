@@ -30,6 +30,7 @@ __all__ = [
     "classifier",
     "evaluate",
     "evaluate_and_differentiate",
+    "hint_at_adapter",
     "mean_gradient",
     "second_moment",
 ]
@@ -121,13 +122,28 @@ def checked_model(model: Any) -> Model:
         )
     if inspect.isclass(model):
         raise ConfigError(f"`model` must be a fedprox.Model; got the class {model.__qualname__}, not an object of it")
-    package = type(model).__module__
-    bases = {base.__module__.partition(".")[0] for base in type(model).__mro__}
-    name = f"{package}.{type(model).__qualname__}"
-    for library, function in _ADAPTERS.items():
-        if library in bases:
-            raise ConfigError(f"`model` must be a fedprox.Model; got the module {name}, make one of it with {function}")
+    name = f"{type(model).__module__}.{type(model).__qualname__}"
+    if function := _adapter(model):
+        raise ConfigError(f"`model` must be a fedprox.Model; got the module {name}, make one of it with {function}")
     raise ConfigError(f"`model` must be a fedprox.Model; got {name}")
+
+
+def hint_at_adapter(given: Any) -> str:
+    """Return what to do about a module of another library, or about all that `from_torch` returns, in place of a model.
+
+    >>> hint_at_adapter(3)
+    ''
+    """
+    if isinstance(given, tuple) and given and isinstance(given[0], Model):
+        return ": `model, solver = from_torch(module)` gives each a name, for `model.name` and `solver.name`"
+    function = _adapter(given)
+    return f": make one of it with {function}" if function else ""
+
+
+def _adapter(given: Any) -> str:
+    """Return the call that makes a model of a module of another library, or nothing."""
+    bases = {base.__module__.partition(".")[0] for base in type(given).__mro__}
+    return next((function for library, function in _ADAPTERS.items() if library in bases), "")
 
 
 def _hint(model: Any) -> str:
