@@ -323,6 +323,11 @@ class Solver:
             "write `@dataclass.frozen=True.` above it",
         ),
         (
+            {"solver": {"schedule": "first_parts:average"}},
+            ConfigError,
+            "this argument; a function is called with learning_rate, round, rounds",
+        ),
+        (
             {"merge": {"rule": "first_parts:average"}},
             ConfigError,
             "a callable that returns the part and needs t",

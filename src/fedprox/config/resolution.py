@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from fedprox.config import sections
 from fedprox.config.fields import PartSection
 from fedprox.config.nearest_key import nearest_key
-from fedprox.config.part_keys import REQUIRED, Key, part_keys
+from fedprox.config.part_keys import GROUPS, REQUIRED, Key, part_keys
 from fedprox.config.parts import builtin_names, capability, find_part, is_builtin
 from fedprox.core.errors import ConfigError
 
@@ -143,8 +143,13 @@ def part_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _why(place: Place, name: str) -> str:
-    """Return why a part of a user's module needs a key: such a function is called with its settings only."""
-    return "" if is_builtin(place.group, name) else ", a callable that returns the part and needs this argument"
+    """Return why a part of a user's module needs a key: it is not called with more than its kind is called with."""
+    if is_builtin(place.group, name):
+        return ""
+    group = GROUPS[place.group]
+    if group.is_function:
+        return f", which needs this argument; a function is called with {', '.join(group.first)}"
+    return ", a callable that returns the part and needs this argument"
 
 
 def _named(section: str, settings: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
