@@ -12,7 +12,8 @@ attributes are neither sent nor kept: each local solve begins with the module's 
 
 Devices are solved, measured and differentiated by PyTorch directly. The proximal and the linear term are added to the
 gradients in place, and mini-batches come in the order that every solver sees. Where a compiled program needs losses or
-gradients (another solver, curvature), PyTorch is called back.
+gradients (another solver, curvature), PyTorch is called back, with the module in evaluation mode: other solvers leave
+dropout out, with a warning, and are refused for modules with batch normalisation.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ from fedprox.training.servers import build_server
 __all__ = ["run_training"]
 
 _NO_LOSS = (
-    "the loss of the initial model is not a finite number: its parameters must be finite, and a classifier must have "
-    "an output for each class (the data have {classes})"
+    "the loss of the initial model is not a finite number: its parameters must be finite, a classifier must have an "
+    "output for each class (the data have {classes}), and codes of characters must be below the number of classes"
 )
 
 
