@@ -207,6 +207,8 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "new" / "metrics.jsonl").write_text("")
     with pytest.raises(fedprox.FedProxError, match="holds no measured round yet"):
         write_report([tmp_path], tmp_path / "report.html")
+    with pytest.raises(fedprox.FedProxError, match=r"run folder .*none does not exist"):
+        write_report([tmp_path / "none"], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 

@@ -158,6 +158,14 @@ def test_a_choice_explains_itself() -> None:
     assert Choice("method.mu", 0.1, {}).words() == "method.mu = 0.1, the only value given."
 
 
+def test_tune_says_why_it_chooses_mu_for_another_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fast = ["-s", "rounds=1", "-s", "method.name=fedavg", "--rates", "0.02", "--mus", "0.5", "--out", "tuned"]
+    done = CliRunner().invoke(app, ["tune", "synthetic-iid", *fast])
+    assert done.exit_code == 0, done.output
+    assert "On fedprox with this rate (fedavg has no proximal term): method.mu = 0.5" in done.output
+
+
 def test_a_value_given_alone_is_not_tried(tmp_path: Path) -> None:
     result = tune(SMALL, out=tmp_path / "tune", rates=(0.02,), mus=(0.5,))
     assert (result.config.solver.learning_rate, result.config.method.mu) == (0.02, 0.5)

@@ -39,7 +39,7 @@ def tune(
 
     Example: fedprox tune synthetic-1-1 -s devices.stragglers=0.9 --out runs/tune && fedprox run runs/tune/tuned.toml
     """
-    from fedprox.config import with_overrides
+    from fedprox.config import Config, with_overrides
     from fedprox.config.recipes import load_settings
     from fedprox.experiments.scheduler import Event
     from fedprox.experiments.tune import MUS, RATES, tune
@@ -71,7 +71,9 @@ def tune(
         say_json({"out": str(chosen), "chosen": values, "scores": scores, "judged": _rule(result)})
         return
     typer.echo(f"On FedAvg with E = 1 and no stragglers: {result.rate.words()}")
-    typer.echo(f"On {result.config.method.name} with this rate: {result.mu.words()}")
+    tuned, given = result.config.method.name, Config.from_dict(settings).method.name
+    why = "" if tuned == given else f" ({given} has no proximal term)"
+    typer.echo(f"On {tuned} with this rate{why}: {result.mu.words()}")
     typer.echo(f"{_rule(result)}\nconfig: {chosen}")
 
 

@@ -117,6 +117,8 @@ def find_runs(paths: Iterable[str | Path]) -> list[SavedRun]:
     for path in map(Path, paths):
         below = [path] if (path / "config.toml").exists() else [file.parent for file in path.rglob("config.toml")]
         found = [folder for folder in below if (folder / "metrics.jsonl").exists()]
+        if not path.exists():
+            raise RunFolderError(f"run folder {path} does not exist")
         if not found:
             raise RunFolderError(
                 f"{path} is not a run folder and holds none; the folder of a new run can be read once its first model "
