@@ -1,5 +1,6 @@
 """PyTorch modules of unusual kinds: same bits for any number of workers, as by hand, or one sentence."""
 
+import random
 import re
 import threading
 from collections.abc import Callable
@@ -102,6 +103,20 @@ def test_any_number_of_workers_gives_the_same_bits(kind: str) -> None:
         np.testing.assert_array_equal(two.params[name], value)
         np.testing.assert_array_equal(again.params[name], value)
     assert torch.equal(torch.get_rng_state(), before)  # the user's own draws are not touched
+
+
+def test_a_transform_that_draws_from_numpy_and_python_is_seeded_too() -> None:
+    def noisy(x: Any) -> Any:
+        return x * random.random() + torch.tensor(np.random.normal(size=x.shape)).float()  # noqa: NPY002
+
+    torch.manual_seed(0)
+    module = nn.Linear(FEATURES, CLASSES)
+    before = random.getstate(), str(np.random.get_state())  # noqa: NPY002
+    one, two = (run(module, transform=noisy, workers=workers).params for workers in (1, 2))
+    assert before == (random.getstate(), str(np.random.get_state()))  # noqa: NPY002
+    for name, value in one.items():
+        np.testing.assert_array_equal(two[name], value)
+    assert np.any(one["weight"] != run(module).params["weight"])
 
 
 def test_a_module_is_left_as_it_is() -> None:

@@ -53,8 +53,8 @@ def from_torch(
       optimiser: called as `optimiser(parameters, lr=learning_rate)` at the start of every local solve.
       predict: `predict(outputs)`, one label per example, by default the largest output; None for a regression.
       transform: applied to every training batch, for augmentation: `transform(x, generator)`, with a generator seeded
-        for (seed, round, device); or `transform(x)`, which draws from PyTorch's own generator, seeded alike, while no
-        other device trains.
+        for (seed, round, device); or `transform(x)`, which draws from the generators of PyTorch, `numpy.random` and
+        `random`, seeded alike, while no other device trains.
       device: where PyTorch works, such as "cuda:0".
 
     >>> model, solver = from_torch(nn.Linear(2, 3), optimiser=torch.optim.Adam)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from fedprox.adapters.torch_module import ModuleAt, ModuleCopies, first_line
 from fedprox.core.errors import ConfigError, short
@@ -28,7 +31,7 @@ __all__ = ["Optimiser", "TorchSolver", "Transform", "build_solver"]
 Optimiser = Callable[..., torch.optim.Optimizer]
 Transform = Callable[..., torch.Tensor]
 """`transform(x)` or `transform(x, generator)`: a batch of inputs, changed at random."""
-_RANDOM = threading.Lock()  # PyTorch has one generator for the entire process
+_RANDOM = threading.Lock()  # PyTorch, NumPy and Python have one generator each for the entire process
 
 
 def build_solver(copies: ModuleCopies, optimiser: Optimiser, transform: Transform | None = None) -> TorchSolver:
@@ -123,7 +126,7 @@ class TorchSolver:
 
     @contextmanager
     def _randomness(self, local: LocalProblem) -> Iterator[None]:
-        """Where module or transform draw from PyTorch's own generator, let solves take turns, each with its seed.
+        """Where module or transform draw from the generators of the process, let solves take turns, each with its seed.
 
         Whether a module draws (functions do as well as layers) is seen in its first solve.
         """
@@ -132,12 +135,32 @@ class TorchSolver:
             yield
             return
         device = copies.device
-        with _RANDOM, torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
-            torch.manual_seed(solver_key(local))
-            before = torch.get_rng_state()
+        with _RANDOM, torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]), _other_generators():
+            key = solver_key(local)
+            torch.manual_seed(key)
+            np.random.seed(key)  # noqa: NPY002 - users' functions draw from it
+            random.seed(key)
+            before = _drawn()
             yield
             if copies.is_random is None:
-                copies.is_random = not torch.equal(before, torch.get_rng_state())
+                copies.is_random = before != _drawn()
+
+
+@contextmanager
+def _other_generators() -> Iterator[None]:
+    """Leave the generators of NumPy and Python as they were."""
+    ours, theirs = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(ours)  # noqa: NPY002
+        random.setstate(theirs)
+
+
+def _drawn() -> tuple[Any, ...]:
+    """Return what changes with every draw from a generator of the process."""
+    numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    return torch.get_rng_state().numpy().tobytes(), numpy["key"].tobytes(), numpy["pos"], random.getstate()
 
 
 def _transformed(found: Any, count: int) -> torch.Tensor:
