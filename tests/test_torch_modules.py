@@ -362,6 +362,13 @@ def test_a_saved_module_names_examples_that_it_does_not_take(tmp_path: Any) -> N
         predict(tmp_path / "run", codes[:3] + 9, population=data, model=model)
 
 
+def test_steps_that_are_too_long_for_mu_are_warned_of() -> None:
+    config = {"rounds": 1, "method": {"mu": 40.0}}  # the learning rate is 0.05
+    with pytest.warns(UserWarning, match=r"SGD cannot be stable where .* got 0.05 \* 40.0"):
+        run(nn.Linear(FEATURES, CLASSES), config=config)
+    run(nn.Linear(FEATURES, CLASSES), optimiser=torch.optim.Adam, config=config)
+
+
 def test_losses_of_half_precision() -> None:
     class Half(Layer):
         def forward(self, x: Any) -> Any:

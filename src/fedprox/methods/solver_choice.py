@@ -38,13 +38,6 @@ def choose_solver(
 
     With a model, warn of dropout that the solver leaves out.
     """
-    largest_mu = method.subproblem_mu(config.method.mu) if isinstance(config.method.mu, float) else 0.0
-    if config.solver.name == "sgd" and choice is None and config.solver.learning_rate * largest_mu >= 2:
-        warnings.warn(
-            f"SGD cannot be stable where `solver.learning_rate` times `method.{method.mu_key}` is 2 or more; "
-            f"got {config.solver.learning_rate} * {largest_mu}",
-            stacklevel=3,
-        )
     if isinstance(choice, Mapping):
         for one in choice.values():
             method.check(one)
@@ -53,6 +46,14 @@ def choose_solver(
         return _checked(choice, method)
     shared_solver = choice or solvers.build(config.solver, config.seed, config)
     method.check(shared_solver)
+    largest_mu = method.subproblem_mu(config.method.mu) if isinstance(config.method.mu, float) else 0.0
+    is_sgd = (config.solver.name == "sgd" and choice is None) or _is_plain_sgd(shared_solver)
+    if is_sgd and config.solver.learning_rate * largest_mu >= 2:
+        warnings.warn(
+            f"SGD cannot be stable where `solver.learning_rate` times `method.{method.mu_key}` is 2 or more; "
+            f"got {config.solver.learning_rate} * {largest_mu}",
+            stacklevel=3,
+        )
     if model is not None and getattr(model.host, "has_dropout", False) and not trains_by_itself(shared_solver):
         warnings.warn(
             f"solver {shared_solver.name!r} trains {model.name} without its dropout: use the solver that `from_torch` "
@@ -60,6 +61,11 @@ def choose_solver(
             stacklevel=3,
         )
     return SharedSolver(shared_solver)
+
+
+def _is_plain_sgd(solver: Solver) -> bool:
+    """Return whether a solver of another library takes SGD's steps, without momentum, which has another bound."""
+    return trains_by_itself(solver) and solver.is_sgd and not getattr(solver, "momentum", 0.0)
 
 
 def _checked(choice: Callable[[int], Solver], method: Method) -> Callable[[int], Solver]:
