@@ -158,9 +158,8 @@ def test_no_reply_is_lost_that_the_server_had_taken_when_it_and_a_device_are_kil
     federation.set_paces(10 * PACE)
     out = federation.folder / "killed"
     given = federation.given(rounds=10)
-    run = federation.trial.submit(federation.app, {**given, "out": str(out)})
-    wait_for(lambda: is_running(out) or federation.trial.failure(run))
-    assert federation.trial.failure(run) is None
+    federation.trial.submit(federation.app, {**given, "out": str(out)})
+    wait_for(lambda: is_running(out), seconds=120)
     wait_for(lambda: len(replies(out)) >= 6)
     federation.trial.end("node1", signal.SIGKILL)
     before = len(replies(out))

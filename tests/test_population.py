@@ -122,7 +122,7 @@ def test_npz(tmp_path):
     with pytest.raises(DataError, match="y is missing"):
         read_npz(tmp_path / "no-y.npz")
     np.savez(tmp_path / "evil.npz", x=np.array([{}], object), y=[0], device=[0])
-    with pytest.raises(DataError, match=r"evil\.npz is not a readable npz"):
+    with pytest.raises(DataError, match=r"evil\.npz: x must be numbers or text; it has Python objects"):
         read_npz(tmp_path / "evil.npz")
     (tmp_path / "cut.npz").write_bytes((tmp_path / "d.npz").read_bytes()[:200])
     with pytest.raises(DataError, match=r"cut\.npz is not a readable npz"):
