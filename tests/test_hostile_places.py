@@ -185,6 +185,16 @@ def test_a_full_standard_output_is_a_sentence(arguments):
     assert done.returncode == 2
 
 
+@pytest.mark.parametrize("arguments", [["config", "new"], ["doctor"], ["--help"]])
+def test_a_reader_that_closes_standard_output_is_no_error(arguments):
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as closed:
+        command = [sys.executable, "-m", "fedprox", *arguments]
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.stderr, done.returncode != 0) == ("", True)
+
+
 PARENT = """
 import os, subprocess, sys, time
 from fedprox.core.child_processes import ending_with_parent

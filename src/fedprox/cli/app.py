@@ -99,12 +99,17 @@ def answers_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def say_system_error(error: OSError) -> None:
-    """Print what the system refused: a file, a folder, or more output (a full disk behind standard output)."""
+    """Print what the system refused: a file, a folder, or more output (a full disk behind standard output).
+
+    A reader that has seen enough, such as `head`, is no error to speak of.
+    """
     place = f"{error.filename}: " if error.filename else ""
     text = f"fedprox: {place}{error.strerror or error}"
-    if error.errno == errno.ENOSPC and not place:
+    if error.errno in (errno.ENOSPC, errno.EPIPE) and not place:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python has nothing left to print at its end
+        if error.errno == errno.EPIPE:
+            return
         text = "fedprox: standard output cannot be written: no space left on device"
     with contextlib.suppress(OSError):
         typer.echo(text.encode("utf-8", "backslashreplace").decode(), err=True)
