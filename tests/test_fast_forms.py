@@ -92,26 +92,70 @@ def test_a_convolution_and_its_derivatives_are_the_same(x, weights, options, lib
 
 
 @pytest.mark.parametrize(
-    ("size", "window", "channels", "padding"),
+    ("size", "window", "channels", "options"),
     [
-        ((3, 32, 32), (3, 3), (16, 16), "SAME"),
-        ((10, 28, 14), (5, 3), (6, 16), "VALID"),
-        ((4, 12, 12), (3, 3), (16, 8), ((0, 2), (2, 1))),
-        ((6, 12, 13), (3, 3), (5, 5), ((3, 2), (2, 4))),
+        ((3, 32, 32), (3, 3), (16, 16), {}),
+        ((4, 28, 14), (5, 3), (6, 16), {"padding": "VALID"}),
+        ((2, 12, 13), (3, 3), (3, 8), {"padding": ((0, 2), (2, 1))}),
+        ((2, 12, 12), (3, 3), (5, 16), {"padding": ((2, 1), (0, 2))}),
+        ((2, 11, 12), (3, 2), (5, 16), {"padding": ((2, 3), (1, 1))}),
+        ((2, 12, 12), (3, 3), (8, 32), {"padding": ((2, -1), (-2, 1))}),
+        ((2, 9, 9), (5, 5), (8, 128), {}),
+        ((2, 16, 16), (3, 3), (8, 32), {"window_strides": (2, 2)}),
+        ((2, 15, 23), (3, 5), (8, 16), {"window_strides": (2, 3), "padding": ((1, 0), (2, 1))}),
+        ((2, 13, 17), (2, 2), (8, 32), {"window_strides": (2, 3), "padding": "VALID"}),  # pixels that no window sees
+        ((3, 7, 7), (1, 1), (9, 48), {}),
+        ((2, 14, 14), (1, 1), (9, 48), {"window_strides": (2, 2), "padding": "VALID"}),
+        ((1, 8, 8), (3, 3), (8, 144), {}),
     ],
-    ids=["as many pixels", "several examples at once", "uneven padding", "wide padding"],
 )
-def test_derivatives_by_few_weights_are_summed_row_by_row(size, window, channels, padding):
+def test_derivatives_by_the_weights_are_sums_of_outer_products(size, window, channels, options):
     examples, *sides = size
     x, weights = image(examples, *sides, channels[0]), image(*window, *channels, seed=1)
-    options = {"padding": padding, "window_strides": (1, 1), "dimension_numbers": NHWC}
-    gradient = jax.grad(lambda weights: squares(x, weights, **options))
-    found, expected = both(gradient, weights)
+    options = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": NHWC} | options
+    gradient = jax.grad(squares, argnums=1)
+
+    def loss(x, weights):
+        return gradient(x, weights, **options)
+
+    found, expected = both(loss, x, weights)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
-    assert any(
-        each.primitive.name == "conv_general_dilated" and each.invars[1].aval.shape[1] == 1
-        for each in operations(jax.make_jaxpr(in_fast_forms(gradient))(weights).jaxpr)
-    )
+    names = [each.primitive.name for each in operations(jax.make_jaxpr(in_fast_forms(loss))(x, weights).jaxpr)]
+    assert names.count("conv_general_dilated") + names.count("ffi_call") == 1  # the convolution itself
+
+
+@pytest.mark.parametrize(
+    ("size", "window", "channels", "options"),
+    [
+        ((2, 12, 12), (3, 3), (1, 16), {}),  # grey images
+        ((2, 12, 12), (3, 3), (4, 6), {}),
+        ((2, 7, 7), (1, 1), (9, 8), {}),  # few outputs, whose neighbours are not taken with them
+        ((2, 4, 4), (3, 3), (8, 16), {}),  # small images
+        ((2, 12, 12), (3, 3), (4, 16), {"padding": ((3, 2), (2, 4))}),  # windows beyond the image
+        ((2, 12, 12), (3, 3), (4, 16), {"rhs_dilation": (2, 2)}),
+        ((1, 6, 6), (3, 3), (384, 384), {}),
+    ],
+)
+def test_other_derivatives_by_the_weights_are_not(size, window, channels, options):
+    examples, *sides = size
+    x, weights = image(examples, *sides, channels[0]), image(*window, *channels, seed=1)
+    options = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": NHWC} | options
+
+    def loss(x, weights):
+        return jax.grad(squares, argnums=1)(x, weights, **options)
+
+    names = [each.primitive.name for each in operations(jax.make_jaxpr(in_fast_forms(loss))(x, weights).jaxpr)]
+    assert names.count("conv_general_dilated") + names.count("ffi_call") == 2
+
+
+def test_images_may_be_part_of_the_program():
+    x, weights = image(3, 16, 16, 8), image(3, 3, 8, 16, seed=1)
+    options = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": NHWC}
+
+    def step(_, weights):
+        return weights - 1e-4 * jax.jit(jax.grad(lambda weights: squares(x, weights, **options)))(weights)
+
+    np.testing.assert_allclose(*both(lambda weights: lax.fori_loop(0, 3, step, weights), weights), atol=1e-4)
 
 
 @pytest.mark.usefixtures("by_xla")

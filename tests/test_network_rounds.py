@@ -15,7 +15,8 @@ from reference_methods import Problem, final_models
 from reference_networks import SCORES, torch
 
 torch.set_num_threads(1)
-SIZES, SEED, RATE = (50, 7, 33, 21, 16, 1), 5, 0.02
+SIZES, RATE = (50, 7, 33, 21, 16, 1), 0.02
+SEED = 1  # with 5, an input of a ReLU is so near zero that double precision from w^0 (1 + 2e-7) ends elsewhere too
 METHODS = {
     "fedavg": {},
     "fedprox": {"mu": 0.3},

@@ -62,9 +62,7 @@ def test_a_convolution_and_its_derivative_by_the_image_call_it_and_that_by_the_w
 
     assert calls(lambda x, w: by_xla(x, w, padding=padding), x, weights) == (1, 0)
     assert calls(jax.grad(square), x, weights) == (2, 0)
-    called, others = calls(jax.grad(square, argnums=1), x, weights)
-    assert called == 1
-    assert others > 0
+    assert calls(jax.grad(square, argnums=1), x, weights) == (1, 0)
 
 
 @needs_onednn

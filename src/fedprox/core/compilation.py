@@ -10,27 +10,15 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 import jax
-from jax.experimental.xla_metadata import set_xla_metadata
 
 from fedprox.core.cache import KeptPrograms, cache_folder
 from fedprox.core.fast_forms import in_fast_forms
+from fedprox.core.kernels import one_kernel
 
-__all__ = [
-    "SMALL",
-    "apart",
-    "compiled",
-    "is_plain_arithmetic",
-    "is_within_one_kernel",
-    "needs_its_first",
-    "one_kernel",
-    "prepare",
-]
-
-SMALL = 128  # XLA turns products up to this size in every dimension into inline code
+__all__ = ["compiled", "is_plain_arithmetic", "needs_its_first", "prepare"]
 
 
 def compiled(function: Callable[..., Any], *, small: bool = False) -> Callable[..., Any]:
@@ -45,56 +33,9 @@ def compiled(function: Callable[..., Any], *, small: bool = False) -> Callable[.
     if small:
         options["xla_cpu_experimental_ynn_fusion_type"] = ""
         options["xla_backend_optimization_level"] = 2  # 3 unrolls more short loops
+    else:
+        options["xla_cpu_prefer_vector_width"] = 512  # bits, where the processor has such registers
     return jax.jit(one_kernel(function) if small else in_fast_forms(function), compiler_options=options)
-
-
-def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function, called within a compiled one, to become a single piece of machine code on a CPU.
-
-    XLA runs a program as a list of small kernels and pays about 0.1 microseconds for each. That is most of the time
-    of a mini-batch step of a small model, and none of it remains when the whole loop is one kernel. It pays only as
-    long as products of two matrices are small (at most `SMALL` in every dimension; those with a vector may be of any
-    size), and for gathers, which would otherwise be divided over threads. All arrays must be used: XLA aborts the
-    process over an unused one.
-    """
-    if jax.default_backend() != "cpu":
-        return function
-    inner = jax.jit(function)
-
-    def call(*arguments: Any) -> Any:
-        outside = _within_one_kernel.set(True)
-        try:
-            with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
-                return inner(*arguments)
-        finally:
-            _within_one_kernel.reset(outside)
-
-    return call
-
-
-def apart(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function, called within a compiled one, as a program of its own, which XLA fuses with nothing around it.
-
-    XLA's CPU compiler moves operations into each of the loops that use their results, where it computes them again, and
-    often no longer a vector at a time. The call itself costs a few nanoseconds.
-    """
-    if jax.default_backend() != "cpu":
-        return function
-    inner = jax.jit(function)
-
-    def call(*arguments: Any) -> Any:
-        with set_xla_metadata(inlineable="false"):
-            return inner(*arguments)
-
-    return call
-
-
-_within_one_kernel: ContextVar[bool] = ContextVar("within_one_kernel", default=False)
-
-
-def is_within_one_kernel() -> bool:
-    """Return whether what is being traced is to become part of a single kernel."""
-    return _within_one_kernel.get()
 
 
 def is_plain_arithmetic(function: Callable[..., Any], *shapes: Any) -> bool:

@@ -7,7 +7,7 @@ For each example and group of channels, with mean m and variance v over the n pi
 
 Both passes take sums over the pixels of each channel, combine them per group, and then compute `out` and `dx` as
 a x + b and a dout + b x + c with one a, b and c for each example and channel. The variance is mean(x^2) - m^2, so that
-both sums are taken from x itself. Each pass over an image is compiled on its own (`fedprox.core.compilation.apart`):
+both sums are taken from x itself. Each pass over an image is compiled on its own (`fedprox.core.kernels.apart`):
 XLA would compute parts of it again wherever they are used, in loops that it does not vectorise.
 """
 
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedprox.core.compilation import apart
+from fedprox.core.kernels import apart
 from fedprox.core.trees import Tree
 
 __all__ = ["group_norm_relu"]

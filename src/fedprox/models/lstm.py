@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedprox.core.compilation import one_kernel
+from fedprox.core.kernels import one_kernel
 from fedprox.core.trees import Tree
 from fedprox.models.draws import uniform
 

@@ -62,7 +62,7 @@ class Model:
         which has no accuracy.
       gradient: optionally `gradient(params, x, y, weights)`, the gradient of `sum(weights * loss)`.
       small: whether its products of two matrices are so small that a complete loop over mini-batches is best compiled
-        into one kernel (`fedprox.core.compilation.one_kernel`). Its gradient must then depend on x and y.
+        into one kernel (`fedprox.core.kernels.one_kernel`). Its gradient must then depend on x and y.
       curvature_bound: only for a loss that is convex in the parameters, and only where one is known:
         `curvature_bound(x)`, a number that no eigenvalue of the Hessian of the mean loss over the examples x exceeds,
         whatever the parameters and labels.

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedprox.core.compilation import SMALL, is_within_one_kernel
+from fedprox.core.kernels import SMALL, is_within_one_kernel
 
 __all__ = ["exponentials", "fill_columns", "is_small", "outer_products", "scores", "whole_lines"]
 

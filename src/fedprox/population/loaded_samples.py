@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprox.core.compilation import SMALL
 from fedprox.core.errors import DataError
+from fedprox.core.kernels import SMALL
 from fedprox.core.operation_count import count_operations
 from fedprox.core.trees import Tree
 from fedprox.models import Model

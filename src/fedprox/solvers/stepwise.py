@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedprox.core.compilation import SMALL, compiled, is_plain_arithmetic, needs_its_first, one_kernel
+from fedprox.core.compilation import compiled, is_plain_arithmetic, needs_its_first
+from fedprox.core.kernels import SMALL, one_kernel
 from fedprox.core.trees import Tree
 from fedprox.models import Model, mean_gradient
 from fedprox.models.model import WideForm

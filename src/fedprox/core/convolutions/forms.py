@@ -1,4 +1,4 @@
-"""Which form of a convolution is fast on a CPU: one of oneDNN, of products of small matrices, or of XLA's library.
+"""Which form of a convolution is fast on a CPU: products of small matrices, outer products, oneDNN's or XLA's library.
 
 What the forms compute is the same, up to rounding; the choice depends on the shapes alone. It follows from measurements
 (`docs/decisions/0009-convolutions-in-loops.md`).
@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedprox.core.convolutions import lanes, onednn, weight_derivatives, xla
+from fedprox.core.convolutions import lanes, onednn, xla
 from fedprox.core.convolutions.geometry import SMALL_WINDOW, as_given, in_order, is_single, window_pixels
+from fedprox.core.convolutions.weight_derivatives import Window, derivative_by_weights, is_fast
 
 __all__ = ["fast_form"]
 
@@ -24,10 +25,10 @@ def fast_form(equation: Any) -> Callable[..., jax.Array] | None:
     """Return a function that computes a convolution fast from its operands and parameters; None leaves it as it is."""
     if (form := _by_lanes(equation)) is not None:
         return form
+    if (form := _by_outer_products(equation)) is not None:
+        return form
     if _suits_onednn(equation) and onednn.is_available():
         return _by_onednn
-    if _is_by_few_weights(equation):
-        return _by_rows
     return xla.convolve if xla.is_slow(equation) else None
 
 
@@ -66,27 +67,37 @@ def _by_onednn(
     return as_given(out, dimension_numbers)
 
 
-def _is_by_few_weights(equation: Any) -> bool:
-    """Return whether it is a derivative by the weights between few channels, but more than images have."""
+def _by_outer_products(equation: Any) -> Callable[..., jax.Array] | None:
+    """Return a function that computes a derivative by the weights as a sum of outer products, or None.
+
+    As a convolution it takes the inputs for examples and the examples for inputs, its window is the change, and the
+    pixels of that are as far apart as the window of the given convolution moves.
+    """
     params, (left, right) = equation.params, (each.aval for each in equation.invars)
-    images, (outputs, *_), _ = params["dimension_numbers"]
-    return (
-        is_single(params)
-        and left.dtype == right.dtype == equation.outvars[0].aval.dtype == jnp.float32
-        and window_pixels(right.shape, params) >= SMALL_WINDOW
-        and math.prod(equation.outvars[0].aval.shape[axis] for axis in params["dimension_numbers"][2][2:]) < _PIXELS
-        and _COLOURS < left.shape[images[0]] <= _CHANNELS
-        and right.shape[outputs] <= _CHANNELS
-    )
+    (inputs, examples, *space), (outputs, also, *under), (given, made, *window) = params["dimension_numbers"]
+    image_axes, change_axes = (examples, *space, inputs), (also, *under, outputs)
+    shape = equation.outvars[0].aval.shape
+    if (
+        not is_single({**params, "rhs_dilation": (1, 1)})
+        or not left.dtype == right.dtype == equation.outvars[0].aval.dtype == jnp.float32
+        or window_pixels(right.shape, params) < max(_WINDOW, math.prod(shape[axis] for axis in window) + 1)
+        or 0 in (*left.shape, *right.shape)
+    ):
+        return None
+    (rows, columns), (above, beside) = (shape[axis] for axis in window), params["padding"]
+    moved = Window(rows, columns, tuple(params["rhs_dilation"]), (tuple(above), tuple(beside)))
+    if not is_fast(_shape(left, image_axes), _shape(right, change_axes), moved):
+        return None
+
+    def form(left: jax.Array, right: jax.Array, **_: Any) -> jax.Array:
+        out = derivative_by_weights(lax.transpose(left, image_axes), lax.transpose(right, change_axes), moved)
+        return lax.transpose(out, [(*window, given, made).index(axis) for axis in range(4)])
+
+    return form
 
 
-def _by_rows(left: jax.Array, right: jax.Array, *, dimension_numbers: Any, padding: Any, **_: Any) -> jax.Array:
-    images, changes, outputs = dimension_numbers
-    (channels, examples, *space), (others, also, *window) = images, changes
-    out = weight_derivatives.by_rows(
-        lax.transpose(left, [examples, *space, channels]), lax.transpose(right, [also, *window, others]), padding
-    )
-    return lax.transpose(out, [(outputs[2], outputs[3], outputs[0], outputs[1]).index(axis) for axis in range(4)])
+def _shape(array: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(array.shape[axis] for axis in axes)
 
 
 def _by_lanes(equation: Any) -> Callable[..., jax.Array] | None:
@@ -118,7 +129,6 @@ def _weights_of_examples_last(
     return lax.transpose(out, [(*window, inputs, outputs).index(axis) for axis in range(out.ndim)])
 
 
-_COLOURS, _CHANNELS = 4, 16
-_PIXELS = 50  # of the window whose weights a derivative is taken by
+_WINDOW = 36  # pixels; that of a derivative by the weights has nearly those of an image
 _EXAMPLES_LAST = (3, 1, 0, 2)  # the axes of examples, channels and space
 _LANES = 16  # examples that fill vector registers
