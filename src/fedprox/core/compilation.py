@@ -29,13 +29,14 @@ def compiled(function: Callable[..., Any], *, small: bool = False) -> Callable[.
     """
     if jax.default_backend() != "cpu":
         return jax.jit(function)
-    options: dict[str, Any] = {"xla_cpu_multi_thread_eigen": False}
+    options: dict[str, Any] = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_prefer_vector_width": _BITS}
     if small:
         options["xla_cpu_experimental_ynn_fusion_type"] = ""
         options["xla_backend_optimization_level"] = 2  # 3 unrolls more short loops
-    else:
-        options["xla_cpu_prefer_vector_width"] = 512  # bits, where the processor has such registers
     return jax.jit(one_kernel(function) if small else in_fast_forms(function), compiler_options=options)
+
+
+_BITS = 512  # of a vector register; XLA's compiler prefers 256, also where the processor has larger ones
 
 
 def is_plain_arithmetic(function: Callable[..., Any], *shapes: Any) -> bool:

@@ -25,6 +25,7 @@ __all__ = ["exponentials", "fill_columns", "is_small", "outer_products", "scores
 _TILE = 8  # rows that XLA's product with a vector takes at once
 _LINE = 16  # numbers in a line of the cache, and in the largest vector registers
 _NARROW = 9  # columns for which a line of zeros takes longer
+_ENOUGH = 22  # columns from which on whole lines take less time
 _SHORT = 24  # length below which LLVM unrolls a loop before it could use vector registers
 _MOST_WEIGHTS = 1 << 14  # of more, the library's products are faster
 
@@ -46,7 +47,7 @@ def whole_lines(classes: int, features: int) -> int:
     >>> [whole_lines(10, features) for features in (8, 12, 20, 30, 100, 784)], whole_lines(62, 30)
     ([8, 16, 20, 48, 112, 784], 32)
     """
-    if features < (_SHORT if classes >= _TILE else _LINE + 1):
+    if features < (_ENOUGH if classes >= _TILE else _LINE + 1):
         return _LINE if _NARROW < features < _LINE else features
     return max(3 if classes < _SHORT else 2, -(-features // _LINE)) * _LINE
 
