@@ -14,10 +14,9 @@ side in memory, (d, o), so that one input is multiplied with all columns of the 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +67,7 @@ def derivative_by_weights(image: jax.Array, change: jax.Array, window: Window) -
         totals = totals[: window.rows].reshape(window.rows, inputs, window.columns, outputs)
         return totals[:, :, ::-1].transpose(0, 2, 1, 3)
     totals = one_kernel(partial(_add_up_pixels, window=window, inputs=inputs, outputs=outputs))(*flat)
-    return totals[: window.rows * window.columns].reshape(window.rows, window.columns, inputs, outputs)
+    return totals[:, : window.rows].swapaxes(0, 1)
 
 
 def _add_up_rows(image: jax.Array, change: jax.Array, window: Window, inputs: int, outputs: int) -> jax.Array:
@@ -90,15 +89,15 @@ def _add_up_rows(image: jax.Array, change: jax.Array, window: Window, inputs: in
 
         changes = lax.fori_loop(0, rows, fill, changes)
 
-        def factors(r: int, row: jax.Array, first: jax.Array, count: int) -> Factors:
-            pixels = lax.dynamic_slice(image, (example, row + r - top, first * inputs), (1, 1, count * inputs))
-            under = lax.dynamic_slice(changes, (row, first * outputs), (1, (count - 1) * outputs + lanes))
-            return _stretches(pixels, inputs, inputs), _stretches(under, lanes, outputs)
+        def add_window_row(r: jax.Array, totals: jax.Array) -> jax.Array:
+            def factors(row: jax.Array, first: jax.Array, count: int) -> Factors:
+                pixels = lax.dynamic_slice(image, (example, row + r - top, first * inputs), (1, 1, count * inputs))
+                under = lax.dynamic_slice(changes, (row, first * outputs), (1, (count - 1) * outputs + lanes))
+                return _stretches(pixels, inputs, inputs), _stretches(under, lanes, outputs)
 
-        for r in range(window.rows):
-            inside = _inside(height, rows, 1, r - top)
-            totals = _add_rows(totals, r, inside, (0, width), partial(factors, r))
-        return changes, totals
+            return _add_rows(totals, r, _rows_inside(height, rows, 1, r - top), (0, width), factors)
+
+        return changes, lax.fori_loop(0, window.rows, add_window_row, totals)
 
     changes = jnp.zeros((rows, (width - 1) * outputs + lanes), change.dtype)
     totals = _zeros((window.rows, inputs, lanes), change)
@@ -106,31 +105,35 @@ def _add_up_rows(image: jax.Array, change: jax.Array, window: Window, inputs: in
 
 
 def _add_up_pixels(image: jax.Array, change: jax.Array, window: Window, inputs: int, outputs: int) -> jax.Array:
-    """Return (row and column, input, output) for any window."""
+    """Return (column, row, input, output) for any window."""
     (examples, height, _), rows = image.shape, change.shape[1]
     width, columns = image.shape[2] // inputs, change.shape[2] // outputs
     (top, _), (left, _), (down, across) = *window.padding, window.strides
-    places = list(itertools.product(range(window.rows), range(window.columns)))
 
-    def add_example(example: jax.Array, totals: jax.Array) -> jax.Array:
-        def factors(r: int, d: int, row: jax.Array, first: jax.Array, count: int) -> Factors:
-            begin = (example, row * down + r - top, (first * across + d - left) * inputs)
-            pixels = lax.dynamic_slice(image, begin, (1, 1, ((count - 1) * across + 1) * inputs))
-            changes = lax.dynamic_slice(change, (example, row, first * outputs), (1, 1, count * outputs))
-            return _stretches(pixels, inputs, across * inputs), _stretches(changes, outputs, outputs)
+    def add_example(example: jax.Array, totals: list[jax.Array]) -> list[jax.Array]:
+        def add_window_row(r: jax.Array, totals: list[jax.Array]) -> list[jax.Array]:
+            def factors(d: int, row: jax.Array, first: jax.Array, count: int) -> Factors:
+                begin = (example, row * down + r - top, (first * across + d - left) * inputs)
+                pixels = lax.dynamic_slice(image, begin, (1, 1, ((count - 1) * across + 1) * inputs))
+                changes = lax.dynamic_slice(change, (example, row, first * outputs), (1, 1, count * outputs))
+                return _stretches(pixels, inputs, across * inputs), _stretches(changes, outputs, outputs)
 
-        for place, (r, d) in enumerate(places):
-            inside = _inside(height, rows, down, r - top), _inside(width, columns, across, d - left)
-            totals = _add_rows(totals, place, *inside, partial(factors, r, d))
-        return totals
+            inside = _rows_inside(height, rows, down, r - top)
+            return [
+                _add_rows(total, r, inside, _inside(width, columns, across, d - left), partial(factors, d))
+                for d, total in enumerate(totals)
+            ]
 
-    return lax.fori_loop(0, examples, add_example, _zeros((len(places), inputs, outputs), change))
+        return lax.fori_loop(0, window.rows, add_window_row, totals)
+
+    start = [_zeros((window.rows, inputs, outputs), change)] * window.columns
+    return jnp.stack(lax.fori_loop(0, examples, add_example, start))
 
 
 def _add_rows(
     totals: jax.Array,
-    place: int,
-    rows: tuple[int, int],
+    place: jax.Array,
+    rows: tuple[Any, Any],
     pixels: tuple[int, int],
     factors: Callable[[jax.Array, jax.Array, int], Factors],
 ) -> jax.Array:
@@ -175,6 +178,11 @@ def _inside(size: int, count: int, step: int, shift: int) -> tuple[int, int]:
     """
     begin = max(0, -(shift // step))
     return begin, max(begin, min(count, (size - 1 - shift) // step + 1))
+
+
+def _rows_inside(size: int, count: int, step: int, shift: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return what `_inside` does, within the program; where it is empty, the end may come first."""
+    return jnp.maximum(0, -(shift // step)), jnp.minimum(count, (size - 1 - shift) // step + 1)
 
 
 def _parts(begin: int, end: int, most: int) -> Iterator[tuple[int, int, int]]:
