@@ -27,18 +27,20 @@ from benchmarks.tables import heading, line
 from fedprox.core.compilation import compiled, prepare
 
 EXAMPLES = 32
-SHAPES = {  # pixels along a side, inputs, outputs, pixels along a side of the window
-    "resnet, first": (32, 3, 16, 3),
-    "resnet, stage 1": (32, 16, 16, 3),
-    "resnet, stage 2": (16, 32, 32, 3),
-    "resnet, stage 3": (8, 64, 64, 3),
-    "cnn, first": (28, 1, 16, 5),
-    "cnn, second": (14, 16, 32, 5),
-    "mcmahan_cnn, second": (14, 32, 64, 5),
+SHAPES = {  # pixels along a side, inputs, outputs, pixels along a side of the window, how many of them it moves by
+    "resnet, first": (32, 3, 16, 3, 1),
+    "resnet, stage 1": (32, 16, 16, 3, 1),
+    "resnet, stage 2, first": (32, 16, 32, 3, 2),
+    "resnet, stage 2": (16, 32, 32, 3, 1),
+    "resnet, stage 3, first": (16, 32, 64, 3, 2),
+    "resnet, stage 3": (8, 64, 64, 3, 1),
+    "cnn, first": (28, 1, 16, 5, 1),
+    "cnn, second": (14, 16, 32, 5, 1),
+    "mcmahan_cnn, second": (14, 32, 64, 5, 1),
 }
 
 
-def contenders(side: int, inputs: int, outputs: int, window: int) -> list[Callable[[], float]]:
+def contenders(side: int, inputs: int, outputs: int, window: int, step: int) -> list[Callable[[], float]]:
     """Return ours and PyTorch's convolution, derivative by the image, and derivative by the weights."""
     random = np.random.default_rng(0)
     image, weights, change = (
@@ -46,12 +48,13 @@ def contenders(side: int, inputs: int, outputs: int, window: int) -> list[Callab
         for shape in (
             (EXAMPLES, side, side, inputs),
             (window, window, inputs, outputs),
-            (EXAMPLES, side, side, outputs),
+            (EXAMPLES, side // step, side // step, outputs),
         )
     )
 
     def convolve(image: jax.Array, weights: jax.Array) -> jax.Array:
-        return lax.conv_general_dilated(image, weights, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        sides, form = [(window // 2, window // 2)] * 2, ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(image, weights, (step, step), sides, dimension_numbers=form)
 
     def by_image(weights: jax.Array, change: jax.Array) -> jax.Array:
         return jax.vjp(lambda image: convolve(image, weights), image)[1](change)[0]
@@ -64,12 +67,12 @@ def contenders(side: int, inputs: int, outputs: int, window: int) -> list[Callab
     padding = [window // 2] * 2
 
     def derivative(wanted: list[bool]) -> Any:
-        rest = (None, [1, 1], padding, [1, 1], False, [0, 0], 1, wanted)
+        rest = (None, [step, step], padding, [1, 1], False, [0, 0], 1, wanted)
         return torch.ops.aten.convolution_backward(theirs[1], theirs[0], kernel, *rest)
 
     return [
         partial(timed, in_loop(convolve, image, weights)),
-        partial(timed, partial(torch.nn.functional.conv2d, theirs[0], kernel, padding=padding)),
+        partial(timed, partial(torch.nn.functional.conv2d, theirs[0], kernel, stride=step, padding=padding)),
         partial(timed, in_loop(by_image, weights, change)),
         partial(timed, partial(derivative, [True, False, False])),
         partial(timed, in_loop(by_weights, image, change)),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,8 +39,9 @@ class Window(NamedTuple):
 def is_fast(image: tuple[int, ...], change: tuple[int, ...], window: Window) -> bool:
     """Return whether the sum of outer products is faster than XLA's convolution, for these shapes.
 
-    Not for grey images, whose outer products are single rows, and not where the sums do not stay in the cache. And LLVM
-    unrolls short loops before it could use vector registers: the changes that are taken at once must be numbers enough.
+    Not for grey images, whose outer products are single rows, not where the sums do not stay in the cache, and not for
+    windows that lie beyond the image at first. And LLVM unrolls short loops before it could use vector registers: the
+    changes that are taken at once must be numbers enough.
     """
     (inputs, outputs), (top, _), (left, right) = (image[3], change[3]), *window.padding
     if inputs == 1 or outputs % _HALF or window.rows * window.columns * inputs * outputs > _MOST:
@@ -80,26 +81,24 @@ def _add_up_rows(image: jax.Array, change: jax.Array, window: Window, inputs: in
     (top, _), (left, _) = window.padding
     lanes = window.columns * outputs
 
-    def add_example(example: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        changes, totals = state
+    def add_example(example: jax.Array, state: State) -> State:
+        def add_row(row: jax.Array, state: State) -> State:
+            own = lax.dynamic_slice(change, (example, row, 0), (1, 1, change.shape[2])).reshape(-1)
+            changes = lax.dynamic_update_slice(state[0], own, ((window.columns - 1 - left) * outputs,))
 
-        def fill(row: jax.Array, changes: jax.Array) -> jax.Array:
-            own = lax.dynamic_slice(change, (example, row, 0), (1, 1, change.shape[2]))[0]
-            return lax.dynamic_update_slice(changes, own, (row, (window.columns - 1 - left) * outputs))
+            def add_window_row(r: jax.Array, totals: jax.Array) -> jax.Array:
+                def factors(first: jax.Array, count: int) -> Factors:
+                    pixels = lax.dynamic_slice(image, (example, row + r - top, first * inputs), (1, 1, count * inputs))
+                    under = lax.dynamic_slice(changes, (first * outputs,), ((count - 1) * outputs + lanes,))
+                    return _stretches(pixels, inputs, inputs), _stretches(under, lanes, outputs)
 
-        changes = lax.fori_loop(0, rows, fill, changes)
+                return _add_pixels(totals, r, (0, width), factors)
 
-        def add_window_row(r: jax.Array, totals: jax.Array) -> jax.Array:
-            def factors(row: jax.Array, first: jax.Array, count: int) -> Factors:
-                pixels = lax.dynamic_slice(image, (example, row + r - top, first * inputs), (1, 1, count * inputs))
-                under = lax.dynamic_slice(changes, (row, first * outputs), (1, (count - 1) * outputs + lanes))
-                return _stretches(pixels, inputs, inputs), _stretches(under, lanes, outputs)
+            return changes, lax.fori_loop(*_window_rows(window, height, row), add_window_row, state[1])
 
-            return _add_rows(totals, r, _rows_inside(height, rows, 1, r - top), (0, width), factors)
+        return lax.fori_loop(0, rows, add_row, state)
 
-        return changes, lax.fori_loop(0, window.rows, add_window_row, totals)
-
-    changes = jnp.zeros((rows, (width - 1) * outputs + lanes), change.dtype)
+    changes = jnp.zeros((width - 1) * outputs + lanes, change.dtype)
     totals = _zeros((window.rows, inputs, lanes), change)
     return lax.fori_loop(0, examples, add_example, (changes, totals))[1]
 
@@ -111,53 +110,47 @@ def _add_up_pixels(image: jax.Array, change: jax.Array, window: Window, inputs: 
     (top, _), (left, _), (down, across) = *window.padding, window.strides
 
     def add_example(example: jax.Array, totals: list[jax.Array]) -> list[jax.Array]:
-        def add_window_row(r: jax.Array, totals: list[jax.Array]) -> list[jax.Array]:
-            def factors(d: int, row: jax.Array, first: jax.Array, count: int) -> Factors:
-                begin = (example, row * down + r - top, (first * across + d - left) * inputs)
-                pixels = lax.dynamic_slice(image, begin, (1, 1, ((count - 1) * across + 1) * inputs))
-                changes = lax.dynamic_slice(change, (example, row, first * outputs), (1, 1, count * outputs))
-                return _stretches(pixels, inputs, across * inputs), _stretches(changes, outputs, outputs)
+        def add_row(row: jax.Array, totals: list[jax.Array]) -> list[jax.Array]:
+            def add_window_row(r: jax.Array, totals: list[jax.Array]) -> list[jax.Array]:
+                def factors(d: int, first: jax.Array, count: int) -> Factors:
+                    begin = (example, row * down + r - top, (first * across + d - left) * inputs)
+                    pixels = lax.dynamic_slice(image, begin, (1, 1, ((count - 1) * across + 1) * inputs))
+                    own = lax.dynamic_slice(change, (example, row, first * outputs), (1, 1, count * outputs))
+                    return _stretches(pixels, inputs, across * inputs), _stretches(own, outputs, outputs)
 
-            inside = _rows_inside(height, rows, down, r - top)
-            return [
-                _add_rows(total, r, inside, _inside(width, columns, across, d - left), partial(factors, d))
-                for d, total in enumerate(totals)
-            ]
+                return [
+                    _add_pixels(total, r, _inside(width, columns, across, d - left), partial(factors, d))
+                    for d, total in enumerate(totals)
+                ]
 
-        return lax.fori_loop(0, window.rows, add_window_row, totals)
+            return lax.fori_loop(*_window_rows(window, height, row), add_window_row, totals)
+
+        return lax.fori_loop(0, rows, add_row, totals)
 
     start = [_zeros((window.rows, inputs, outputs), change)] * window.columns
     return jnp.stack(lax.fori_loop(0, examples, add_example, start))
 
 
-def _add_rows(
-    totals: jax.Array,
-    place: jax.Array,
-    rows: tuple[Any, Any],
-    pixels: tuple[int, int],
-    factors: Callable[[jax.Array, jax.Array, int], Factors],
+def _add_pixels(
+    totals: jax.Array, place: jax.Array, pixels: tuple[int, int], factors: Callable[[jax.Array, int], Factors]
 ) -> jax.Array:
-    """Return totals with the outer products of some pixels of some rows added in one place.
+    """Return totals with the outer products of some pixels of a row added in one place.
 
-    `factors(row, first, count)` are those of neighbouring pixels. The sum is written in place, as part of a larger
-    array: XLA divides an array that is made anew among threads, which the code of a single kernel cannot do.
+    `factors(first, count)` are those of neighbouring pixels. The sum is written in place, as part of a larger array:
+    XLA divides an array that is made anew among threads, which the code of a single kernel cannot do.
     """
     _, inputs, lanes = totals.shape
     most = next(most for up_to, most in _PIXELS if lanes <= up_to)
+    for begin, count, times in _parts(*pixels, most):
 
-    def add_row(row: jax.Array, totals: jax.Array) -> jax.Array:
-        for begin, count, times in _parts(*pixels, most):
+        def add(number: jax.Array, totals: jax.Array, begin: int = begin, count: int = count) -> jax.Array:
+            pairs = zip(*factors(begin + number * count, count), strict=True)
+            added = reduce(jnp.add, (pixel[:, None] * changes for pixel, changes in pairs))
+            total = lax.dynamic_slice(totals, (place, 0, 0), (1, inputs, lanes)) + added
+            return lax.dynamic_update_slice(totals, total, (place, 0, 0))
 
-            def add(number: jax.Array, totals: jax.Array, begin: int = begin, count: int = count) -> jax.Array:
-                pairs = zip(*factors(row, begin + number * count, count), strict=True)
-                added = reduce(jnp.add, (pixel[:, None] * changes for pixel, changes in pairs))
-                total = lax.dynamic_slice(totals, (place, 0, 0), (1, inputs, lanes)) + added
-                return lax.dynamic_update_slice(totals, total, (place, 0, 0))
-
-            totals = lax.fori_loop(0, times, add, totals)
-        return totals
-
-    return lax.fori_loop(*rows, add_row, totals)
+        totals = lax.fori_loop(0, times, add, totals)
+    return totals
 
 
 def _spans_columns(change: tuple[int, ...], window: Window) -> bool:
@@ -180,9 +173,10 @@ def _inside(size: int, count: int, step: int, shift: int) -> tuple[int, int]:
     return begin, max(begin, min(count, (size - 1 - shift) // step + 1))
 
 
-def _rows_inside(size: int, count: int, step: int, shift: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return what `_inside` does, within the program; where it is empty, the end may come first."""
-    return jnp.maximum(0, -(shift // step)), jnp.minimum(count, (size - 1 - shift) // step + 1)
+def _window_rows(window: Window, height: int, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return which rows of the window, from one to before another, lie inside the image for a row of changes."""
+    above = window.padding[0][0] - row * window.strides[0]
+    return jnp.maximum(above, 0), jnp.minimum(above + height, window.rows)
 
 
 def _parts(begin: int, end: int, most: int) -> Iterator[tuple[int, int, int]]:
@@ -209,6 +203,7 @@ def _zeros(shape: tuple[int, int, int], like: jax.Array) -> jax.Array:
     return jnp.zeros((max(shape[0], 2), *shape[1:]), like.dtype)
 
 
+State = tuple[jax.Array, jax.Array]  # a row of changes with zeros at both ends, and the sums so far
 Factors = tuple[list[jax.Array], list[jax.Array]]  # the inputs and the changes of some pixels
 
 _LANES, _HALF = 16, 8  # numbers in the largest vector registers, and half of them
