@@ -67,8 +67,8 @@ def derivative_by_weights(image: jax.Array, change: jax.Array, window: Window) -
         totals = one_kernel(partial(_add_up_rows, window=window, inputs=inputs, outputs=outputs))(*flat)
         totals = totals[: window.rows].reshape(window.rows, inputs, window.columns, outputs)
         return totals[:, :, ::-1].transpose(0, 2, 1, 3)
-    totals = one_kernel(partial(_add_up_pixels, window=window, inputs=inputs, outputs=outputs))(*flat)
-    return totals[:, : window.rows].swapaxes(0, 1)
+    columns = one_kernel(partial(_add_up_pixels, window=window, inputs=inputs, outputs=outputs))(*flat)
+    return jnp.stack(columns, axis=1)[: window.rows]
 
 
 def _add_up_rows(image: jax.Array, change: jax.Array, window: Window, inputs: int, outputs: int) -> jax.Array:
@@ -103,8 +103,8 @@ def _add_up_rows(image: jax.Array, change: jax.Array, window: Window, inputs: in
     return lax.fori_loop(0, examples, add_example, (changes, totals))[1]
 
 
-def _add_up_pixels(image: jax.Array, change: jax.Array, window: Window, inputs: int, outputs: int) -> jax.Array:
-    """Return (column, row, input, output) for any window."""
+def _add_up_pixels(image: jax.Array, change: jax.Array, window: Window, inputs: int, outputs: int) -> list[jax.Array]:
+    """Return (row, input, output) for each column of any window."""
     (examples, height, _), rows = image.shape, change.shape[1]
     width, columns = image.shape[2] // inputs, change.shape[2] // outputs
     (top, _), (left, _), (down, across) = *window.padding, window.strides
@@ -128,7 +128,7 @@ def _add_up_pixels(image: jax.Array, change: jax.Array, window: Window, inputs: 
         return lax.fori_loop(0, rows, add_row, totals)
 
     start = [_zeros((window.rows, inputs, outputs), change)] * window.columns
-    return jnp.stack(lax.fori_loop(0, examples, add_example, start))
+    return lax.fori_loop(0, examples, add_example, start)
 
 
 def _add_pixels(
