@@ -210,4 +210,4 @@ _LANES, _HALF = 16, 8  # numbers in the largest vector registers, and half of th
 _LEAST = 80  # changes that are taken at once
 _MANY = 384  # changes under the window that fill enough registers without their neighbours
 _MOST = 1 << 20  # numbers in the derivative
-_PIXELS = ((16, 12), (80, 8), (128, 6), (1 << 31, 4))  # up to so many changes of a pixel, how many pixels at once
+_PIXELS = ((16, 12), (80, 8), (128, 6), (1 << 31, 4))  # (changes of a pixel at most, pixels taken at once)
